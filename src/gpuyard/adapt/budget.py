@@ -31,7 +31,7 @@ CAUTION = 1.15
 """How much more is kept for what comes again than it took before."""
 _POLL = 0.2
 """Seconds between looks for what the scheduler has to say."""
-_HAIR = 1e-9
+_EPSILON = 1e-9
 """Of the total: what sums of many small costs may be off by."""
 
 
@@ -145,7 +145,7 @@ class Budget:
     def last(self) -> bool:
         """Whether the step that is being made may well be the last."""
         if self.exact:
-            return self.used + self._cost > self._end + _HAIR * self._total
+            return self.used + self._cost > self._end + _EPSILON * self._total
         return self._at(self._began) + (self.times.longest + self.times.high) * self._cost > self._end
 
     def start(self) -> None:
@@ -166,7 +166,7 @@ class Budget:
             self.poll()
         used = self._carried + now - self._since
         needed = cost if self.exact else self.times.high * cost
-        enough = used + needed <= self._end + _HAIR * self._total or (self.steps == 0 and used < self._end)
+        enough = used + needed <= self._end + _EPSILON * self._total or (self.steps == 0 and used < self._end)
         if self.stopped or not enough:
             return False
         if self.exact:
@@ -225,7 +225,7 @@ class Budget:
         """Be granted so much less; what is used is used."""
         if not seconds >= 0:
             raise UserError(f"a grant is shrunk by 0 seconds or more, not by {seconds:g}; extend makes it more")
-        self.set_total(max(self._total - seconds, _HAIR), why)
+        self.set_total(max(self._total - seconds, _EPSILON), why)
 
     def set_total(self, seconds: float, why: str = "") -> None:
         """Be granted so much all in all, and tell who listens."""
@@ -258,7 +258,7 @@ class Budget:
     def _granted(self, event: GrantEvent) -> None:
         if event.deadline is not None and isinstance(self.clock, WallClock):
             self._deadline = event.deadline
-            self.set_total(max(self.used + event.deadline - time.time(), _HAIR), event.why)
+            self.set_total(max(self.used + event.deadline - time.time(), _EPSILON), event.why)
         elif event.budget and isinstance(self.clock, WallClock):
             self.set_total(event.budget, event.why)
         elif event.budget and self._granted_before:
@@ -305,7 +305,7 @@ class Budget:
         """A job's own deadline holds, too, and its time runs already."""
         if math.isfinite(self._deadline):
             self.start()
-            self._total = max(min(self._total, self.used + self._deadline - time.time()), _HAIR)
+            self._total = max(min(self._total, self.used + self._deadline - time.time()), _EPSILON)
 
     @classmethod
     def from_environment(

@@ -182,7 +182,7 @@ def _number(name: str, value: Any) -> float:
 
 
 CHANGES = ("up", "down")
-_HAIR = 1e-9
+_EPSILON = 1e-9
 
 
 @dataclass(frozen=True)
@@ -213,14 +213,14 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class Simulated:
+class ResourceChange:
     """A change of resources that is told by the job's own file, in place of a scheduler."""
 
     time: float
     change: str
 
 
-def simulated(changes: Sequence[Mapping[str, Any]]) -> tuple[Simulated, ...]:
+def resource_changes(changes: Sequence[Mapping[str, Any]]) -> tuple[ResourceChange, ...]:
     """Such changes in order of time, checked."""
     found = []
     for one in changes:
@@ -229,14 +229,14 @@ def simulated(changes: Sequence[Mapping[str, Any]]) -> tuple[Simulated, ...]:
             raise UserError(f"a gpu_change needs a time from 0 on, not {time!r}")
         if change not in CHANGES:
             raise UserError(f"a gpu_change is 'up' or 'down', not {change!r}")
-        found.append(Simulated(float(time), str(change)))
+        found.append(ResourceChange(float(time), str(change)))
     return tuple(sorted(found, key=lambda one: one.time))
 
 
-class Agenda:
+class DecisionSchedule:
     """What comes when: the next decision, change of resources and evaluation. All but the settings is state."""
 
-    def __init__(self, asking: Asking, changes: tuple[Simulated, ...], every: float | None) -> None:
+    def __init__(self, asking: Asking, changes: tuple[ResourceChange, ...], every: float | None) -> None:
         if every is not None and not every > 0:
             raise UserError(f"evaluate_every is a part of the budget above 0, or None, not {every:g}")
         self.asking, self._changes, self._every = asking, changes, every
@@ -253,7 +253,7 @@ class Agenda:
         due = [self._evaluation(budget, spacing), self._point(budget)]
         if self._changed < len(self._changes):
             due.append(self._changes[self._changed].time)
-        self.due_time, self.due_step = min(due) - _HAIR * budget.total, self._ask_step
+        self.due_time, self.due_step = min(due) - _EPSILON * budget.total, self._ask_step
 
     def _evaluation(self, budget: Budget, spacing: float) -> float:
         if self._every is None:
@@ -272,7 +272,7 @@ class Agenda:
     def change(self, budget: Budget) -> str:
         """The change of resources that is due, once; empty if none is."""
         due = self._changes[self._changed].time if self._changed < len(self._changes) else math.inf
-        if budget.used >= due - _HAIR * budget.total:
+        if budget.used >= due - _EPSILON * budget.total:
             self._changed += 1
             return self._changes[self._changed - 1].change
         return ""
@@ -289,7 +289,7 @@ class Agenda:
 
     def question(self, budget: Budget, step: int) -> bool:
         """Whether a decision is due."""
-        return step >= self._ask_step or budget.used >= self._point(budget) - _HAIR * budget.total
+        return step >= self._ask_step or budget.used >= self._point(budget) - _EPSILON * budget.total
 
     def answered(self, step: int, epoch: int) -> None:
         """It was made; the next may come after as many steps as an epoch has."""
@@ -300,10 +300,10 @@ class Agenda:
     def evaluation(self, budget: Budget, spacing: float) -> bool:
         """Whether an evaluation is due; it then counts as made."""
         used = budget.used
-        if used < self._evaluation(budget, spacing) - _HAIR * budget.total:
+        if used < self._evaluation(budget, spacing) - _EPSILON * budget.total:
             return False
         step = (self._every or 1.0) * budget.total
-        self.evaluated = max(self.evaluated, step * math.floor(used / step + _HAIR))
+        self.evaluated = max(self.evaluated, step * math.floor(used / step + _EPSILON))
         return True
 
     def state(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from gpuyard.adapt.budget import Budget
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.signals import Interrupted, Signals
 from gpuyard.adapt.torchrates import agreed, set_rates
-from gpuyard.adapt.training.model_checkpoints import Checkpoints
+from gpuyard.adapt.training.snapshots import Checkpoints
 from gpuyard.errors import UserError
 
 try:

@@ -180,7 +180,7 @@ class ApiWriter:
     def repeat(self, event: Mapping[str, Any], count: int) -> None:
         """Say that an event happened again."""
         meta = event["metadata"]
-        body = {"count": count, "lastTimestamp": stamp(time.time()), "message": event["message"]}
+        body = {"count": count, "lastTimestamp": timestamp(time.time()), "message": event["message"]}
         self._put(LATER, lambda: self._again(core("events", meta["namespace"], meta["name"]), event, body))
 
     def later(self, call: Callable[[], None]) -> None:
@@ -191,7 +191,7 @@ class ApiWriter:
         """Let a pod's status say why it is not scheduled: what autoscalers go by."""
         condition = {
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
-            "lastTransitionTime": stamp(time.time()),
+            "lastTransitionTime": timestamp(time.time()),
         }  # fmt: skip
         self._put(LATER, lambda: self._patch_status(pod, {"conditions": [condition]}))
 
@@ -227,7 +227,7 @@ class ApiWriter:
     def event(self, about: Mapping[str, Any], reason: str, message: str, kind: str = "Normal") -> dict[str, Any]:
         """An event about an object."""
         now = time.time()
-        at, namespace = stamp(now), about.get("namespace") or "default"
+        at, namespace = timestamp(now), about.get("namespace") or "default"
         return {
             "apiVersion": "v1", "kind": "Event",
             "metadata": {"name": f"{about['name']}.{time.time_ns():x}", "namespace": namespace},
@@ -237,12 +237,12 @@ class ApiWriter:
         }  # fmt: skip
 
 
-def about(pod: Pod) -> dict[str, str]:
+def pod_reference(pod: Pod) -> dict[str, str]:
     """A pod, as events refer to it."""
     return {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
 
 
-def stamp(at: float, digits: int = 0) -> str:
+def timestamp(at: float, digits: int = 0) -> str:
     """A time as the API writes it."""
     text = datetime.fromtimestamp(at, UTC)
     return text.strftime("%Y-%m-%dT%H:%M:%S") + (f".{text.microsecond:06d}" if digits else "") + "Z"
@@ -304,7 +304,7 @@ class Evictions:
         log.info("pod %s is %s", pod.key, why)
         if self._observer is not None:
             self._observer(pod, why)
-        self._writer.evict(pod, self._writer.event(about(pod), "Preempted", f"Preempted: {why}"))
+        self._writer.evict(pod, self._writer.event(pod_reference(pod), "Preempted", f"Preempted: {why}"))
 
     def refused(self, uid: str, now: float) -> None:
         """A pod stays: who was to have its GPUs waits like all others, and it is left alone for a time."""

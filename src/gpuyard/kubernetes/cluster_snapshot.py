@@ -9,16 +9,14 @@ from typing import Any
 from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api_client import Api, core, group
+from gpuyard.kubernetes.api_client import Api, Relisted, core, group
 from gpuyard.kubernetes.cluster.cluster_nodes import node_of
 from gpuyard.kubernetes.cluster.pods import Pod, pod_of
-from gpuyard.kubernetes.cluster_view import ClusterView
+from gpuyard.kubernetes.cluster_view import ClusterView, cluster_view
 from gpuyard.kubernetes.gpu_usage import GpuUsage
 from gpuyard.kubernetes.leader_election import own_namespace
-from gpuyard.kubernetes.reflector import Relisted
 from gpuyard.kubernetes.scheduler import Scheduler
 from gpuyard.kubernetes.settings import Settings
-from gpuyard.kubernetes.view_builder import cluster_view
 from gpuyard.kubernetes.workload_history import WorkloadHistory, read
 from gpuyard.policies.resolver import make_planner
 

@@ -1,10 +1,24 @@
-"""The document of `/cluster`, which `top` and the dashboard show."""
+"""The cluster view:
+
+the document of `/cluster`, which `top` and the dashboard show, built from the scheduler's state.
+"""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
+
+from gpuyard.core.state import State
+from gpuyard.kubernetes.cluster.cluster_state import ClusterState
+from gpuyard.kubernetes.cluster.inventory import UNKNOWN
+from gpuyard.kubernetes.cluster.node_state import FOREIGN
+from gpuyard.kubernetes.cluster.pods import Pod
+from gpuyard.kubernetes.gpu_usage import GpuUsage
 
 try:
     import orjson
@@ -101,3 +115,113 @@ class ClusterView:
 def dumps(view: ClusterView) -> bytes:
     """A view as JSON; a large cluster's takes a moment, in which nobody else gets a word in."""
     return orjson.dumps(view) if orjson else json.dumps(view.to_json()).encode()
+
+
+def nodes_of(world: ClusterState, observed: GpuUsage) -> tuple[NodeView, ...]:
+    """The nodes with GPUs."""
+    state = world.state
+    if state is None:
+        return ()
+    on = _rows_by_gpu(state)
+    return tuple(_node(world, observed, state, n, on) for n in range(len(world.layout.nodes)))
+
+
+def _rows_by_gpu(state: State) -> dict[int, list[int]]:
+    """Who is on each GPU."""
+    found = dict[int, list[int]]()
+    for row in state.running.array.tolist():
+        for gpu in state.spot[row].tolist():
+            found.setdefault(gpu, []).append(row)
+    return found
+
+
+def _key(world: ClusterState, job: str) -> str:
+    pod = world.pods.get(world.uid_of.get(job, ""))
+    return pod.key if pod is not None else job
+
+
+def _node(world: ClusterState, observed: GpuUsage, state: State, n: int, on: dict[int, list[int]]) -> NodeView:
+    layout = world.layout
+    node = world.nodes.get(layout.nodes[n].name, layout.nodes[n])
+    size = layout.memory[n] if layout.memory[n] > UNKNOWN else 0.0
+    closed = world.hosts.is_closed(node)
+    free = world.hosts.free_on(node.name) if node.name in world.nodes else (0.0, 0.0)
+    gpus = []
+    for gpu in layout.all_of(n):
+        index, rows = gpu - layout.first[n], on.get(gpu, [])
+        pods = tuple(_key(world, state.ids[row]) for row in rows)
+        card = observed.cards.get((node.name, index))
+        whole = state.pool.kind[gpu] > 0
+        shared = float(state.table.footprint[rows].sum())
+        kind = "foreign" if state.withdrawn.get(gpu) == FOREIGN else "ours" if pods else "closed" if closed else "free"
+        gpus.append(
+            GpuView(
+                index, size, size if whole else shared, card.used if card else None,
+                card.utilization if card else None, kind, pods,
+            )
+        )  # fmt: skip
+    return NodeView(
+        node.name, node.model, node.ready, node.cordoned, node.cpus, free[0], node.memory, free[1], tuple(gpus)
+    )
+
+
+def pods_of(world: ClusterState, reason: Callable[[Pod], str]) -> tuple[PodView, ...]:
+    """The pods that are ours, or that hold GPUs; those who wait in the order in which they are to start."""
+    place = _places(world)
+    shown = [pod for pod in world.pods.values() if (pod.gpus and pod.node) or world.is_ours(pod)]
+    shown.sort(key=lambda pod: (place.get(pod.uid, 0 if not pod.waits else len(place) + 1), pod.created, pod.key))
+    return tuple(_pod(world, pod, place.get(pod.uid), reason) for pod in shown)
+
+
+def _places(world: ClusterState) -> dict[str, int]:
+    """The place of each waiting pod in the queue."""
+    state = world.state
+    if state is None or not len(state.waiting):
+        return {}
+    rows = state.waiting.array
+    order = rows[np.argsort(world.planner.policy.rank(state, rows, time.time()), kind="stable")]
+    found = dict[str, int]()
+    for row in order.tolist():
+        unit = world.gangs.by_job(state.ids[row])
+        for uid in [world.uid_of[state.ids[row]]] if unit is None else list(unit.members):
+            found[uid] = len(found) + 1
+    return found
+
+
+def _pod(world: ClusterState, pod: Pod, position: int | None, reason: Callable[[Pod], str]) -> PodView:
+    state, job = world.state, world.job_of.get(pod.uid)
+    row = state.row_of.get(job or "") if state is not None else None
+    ours, assumed = world.is_ours(pod), world.assumed.get(pod.uid)
+    waits = pod.waits and assumed is None
+    charged = float(state.table.footprint[row]) if state is not None and row is not None and pod.shares else 0.0
+    phase = (
+        "gated" if pod.gated and waits else "waiting" if waits else "ending" if pod.deleting
+        else "running" if pod.phase == "Running" else "bound"
+    )  # fmt: skip
+    return PodView(
+        pod.namespace, pod.name, pod.uid, pod.scheduler, phase, reason(pod) if waits and ours else "",
+        pod.node or (assumed.node if assumed else ""), pod.indices or (assumed.indices if assumed else ()), pod.gpus,
+        pod.gpu_memory, charged, pod.admitted_by, pod.priority, pod.gang.name if pod.gang else "",
+        world.expected(pod), pod.created, pod.started, position,
+    )  # fmt: skip
+
+
+def cluster_view(
+    world: ClusterState,
+    observed: GpuUsage,
+    reason: Callable[[Pod], str],
+    *,
+    server: str,
+    leader: str,
+    counts: dict[str, int],
+) -> ClusterView:
+    """All of it, now."""
+    pods = pods_of(world, reason)
+    waiting = sum(pod.phase in ("waiting", "gated") for pod in pods)
+    settings = world.settings
+    prometheus = observed.trouble or ("ok" if settings.prometheus else "off")
+    found = {"waiting": waiting, "running": sum(pod.phase == "running" for pod in pods), **counts}
+    return ClusterView(
+        time.time(), server, settings.scheduler, world.planner.text, settings.admission, leader, prometheus,
+        nodes_of(world, observed), pods, found,
+    )  # fmt: skip

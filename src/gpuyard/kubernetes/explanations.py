@@ -17,7 +17,7 @@ import numpy as np
 from gpuyard.core.loops.pool import BYTE, SLACK, Flags, Floats
 from gpuyard.core.state import State
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api_writes import LATER, ApiWriter, about
+from gpuyard.kubernetes.api_writes import LATER, ApiWriter, pod_reference
 from gpuyard.kubernetes.cluster.cluster_state import ClusterState
 from gpuyard.kubernetes.cluster.inventory import UNKNOWN, Assignment
 from gpuyard.kubernetes.cluster.node_state import FOREIGN, UNSIZED
@@ -278,13 +278,13 @@ class PodMessages:
             told.at, told.count = now, told.count + 1
             writer.repeat(told.event, told.count)
             return
-        event = writer.event(about(pod), "FailedScheduling", message, "Warning")
+        event = writer.event(pod_reference(pod), "FailedScheduling", message, "Warning")
         self._told[pod.uid] = _Message(message, now, event)
         writer.post(event, LATER)
         writer.condition(pod, message)
 
     def _post(self, pod: Pod, reason: str, message: str) -> None:
-        self._writer.post(self._writer.event(about(pod), reason, message, "Warning"), LATER)
+        self._writer.post(self._writer.event(pod_reference(pod), reason, message, "Warning"), LATER)
 
     def cluster(self, reason: str, message: str, now: float, kind: str = "Warning") -> None:
         """Say something that concerns no pod in particular: an event of the lease."""
@@ -309,7 +309,7 @@ class PodMessages:
             self.cluster("PrometheusAvailable", "Prometheus answers again: usage counts", now, "Normal")
 
 
-def scheduled(assignment: Assignment) -> str:
+def assignment_message(assignment: Assignment) -> str:
     """The message of a pod that was given GPUs: where, by what rule, and the numbers."""
     pod, start = assignment.pod, assignment.start
     if not pod.gpus:

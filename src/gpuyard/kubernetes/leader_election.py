@@ -11,7 +11,7 @@ from typing import Any
 from gpuyard.errors import GpuyardError
 from gpuyard.kubernetes import names
 from gpuyard.kubernetes.api_client import Api, ApiError, core, group
-from gpuyard.kubernetes.api_writes import stamp
+from gpuyard.kubernetes.api_writes import timestamp
 
 USUAL = "gpuyard-system"
 _ELSE = "kube-system"
@@ -118,7 +118,7 @@ class Election(threading.Thread):
         return not seen[0] or now - self._seen_at > float(spec.get("leaseDurationSeconds") or self._seconds)
 
     def _lease(self, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-        now = stamp(time.time(), 6)
+        now = timestamp(time.time(), 6)
         ours = spec.get("holderIdentity") == self.identity
         return {
             "apiVersion": _GROUP, "kind": "Lease",

@@ -19,21 +19,19 @@ from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.errors import UserError
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api_client import Api, Object, core
-from gpuyard.kubernetes.api_writes import ApiWriter, Bound, Evicted, Evictions, NotEvicted, Unbound, about
-from gpuyard.kubernetes.cluster.cluster_nodes import node_of, said
+from gpuyard.kubernetes.api_client import Api, Changed, Gone, Object, Reflector, Relisted, core
+from gpuyard.kubernetes.api_writes import ApiWriter, Bound, Evicted, Evictions, NotEvicted, Unbound, pod_reference
+from gpuyard.kubernetes.cluster.cluster_nodes import declared, node_of
 from gpuyard.kubernetes.cluster.cluster_state import ClusterState
 from gpuyard.kubernetes.cluster.inventory import Assignment
 from gpuyard.kubernetes.cluster.pods import pod_of
 from gpuyard.kubernetes.cluster.quantity import amount
-from gpuyard.kubernetes.cluster_view import ClusterView
-from gpuyard.kubernetes.explanations import PodMessages, Shadow, annotations_of, scheduled
+from gpuyard.kubernetes.cluster_view import ClusterView, cluster_view
+from gpuyard.kubernetes.explanations import PodMessages, Shadow, annotations_of, assignment_message
 from gpuyard.kubernetes.gpu_samples import Outage, Samples
 from gpuyard.kubernetes.gpu_usage import GpuUsage
 from gpuyard.kubernetes.leader_election import Election
-from gpuyard.kubernetes.reflector import Changed, Gone, Reflector, Relisted
 from gpuyard.kubernetes.settings import Settings
-from gpuyard.kubernetes.view_builder import cluster_view
 from gpuyard.kubernetes.workload_history import write
 from gpuyard.monitor.sources.prometheus_client import shown
 from gpuyard.policies.resolver import make_planner
@@ -360,18 +358,19 @@ class Scheduler:
             self._bind(assignment, now)
 
     def _bind(self, assignment: Assignment, now: float) -> None:
-        message = scheduled(assignment)
+        message = assignment_message(assignment)
         if self.shadow is not None:
             self.shadow.decided(assignment, message, now)
             return
         log.info("%s", message)
-        event = self.writer.event(about(assignment.pod), "Scheduled", message)
+        event = self.writer.event(pod_reference(assignment.pod), "Scheduled", message)
         self.writer.bind(assignment, annotations_of(assignment), event)
 
 
 def _rules_of(namespace: Object) -> tuple[float | None, Quota | None]:
     """What a namespace says of its share, and of what it may have."""
-    share, quota = said(namespace["metadata"], names.SHARE), said(namespace["metadata"], names.QUOTA)
+    meta = namespace["metadata"]
+    share, quota = declared(meta, names.SHARE), declared(meta, names.QUOTA)
     if share is not None and not 0 < amount(share) < math.inf:
         raise UserError(f"a share is a number above 0, not {share}")
     return None if share is None else amount(share), None if quota is None else Quota(int(quota))

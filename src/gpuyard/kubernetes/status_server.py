@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.errors import UserError
+from gpuyard.kubernetes.cluster.quantity import address_of
 from gpuyard.kubernetes.cluster_view import dumps
 
 if TYPE_CHECKING:
@@ -19,14 +20,6 @@ if TYPE_CHECKING:
 
 _STUCK = 60.0  # seconds without a turn after which the scheduler is taken for dead
 _OLD = 0.5  # seconds for which an answer is good: several may look at once
-
-
-def address_of(text: str) -> tuple[str, int]:
-    """`127.0.0.1:10260` as a host and a port."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise UserError(f"'{text}' is no address to listen at; write for example 127.0.0.1:10260")
-    return host.strip("[]") or "0.0.0.0", int(port)
 
 
 class StatusServer:

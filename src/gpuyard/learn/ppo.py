@@ -29,8 +29,8 @@ except ImportError:
 
 from gymnasium.vector import AutoresetMode
 
+from gpuyard.learn.envs.environments import QueueVectorEnv
 from gpuyard.learn.envs.fleet import CLUSTER_FEATURES, JOB_FEATURES
-from gpuyard.learn.envs.queue_env import QueueVectorEnv
 
 JOB, CLUSTER = len(JOB_FEATURES), len(CLUSTER_FEATURES)
 RULES = {"none": "", "fcfs": "wait", "sjf": "estimate", "saf": "area"}

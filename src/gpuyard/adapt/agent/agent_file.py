@@ -127,20 +127,20 @@ def load_hashed(path: str | Path) -> tuple[Agent, str]:
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):  # not text, or no JSON
-        raise UserError(f"{name} is damaged, or no learned decider: {_ANEW}") from None
+        raise UserError(f"{name} is damaged, or no learned decider: {_ADVICE}") from None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise UserError(f"{name} is no learned decider of gpuyard; gpuyard adapt learn makes one")
     if facts.get("features") != scorer.VERSION:
         raise UserError(
             f"{name} was learned on version {facts.get('features')} of the features, and this gpuyard has "
-            f"version {scorer.VERSION}: {_ANEW}"
+            f"version {scorer.VERSION}: {_ADVICE}"
         )
     if facts.pop("hash", None) != _hash(facts):
-        raise UserError(f"{name} is damaged: what it holds is not what was written ({_ANEW})")
+        raise UserError(f"{name} is damaged: what it holds is not what was written ({_ADVICE})")
     try:
         return _read(facts), hashlib.sha256(content).hexdigest()
     except (KeyError, TypeError, ValueError):  # the hash is right, so somebody wrote it so
-        raise UserError(f"{name} is no learned decider: what it holds is of other kinds ({_ANEW})") from None
+        raise UserError(f"{name} is no learned decider: what it holds is of other kinds ({_ADVICE})") from None
 
 
 def is_agent(path: Path) -> bool:
@@ -152,7 +152,7 @@ def is_agent(path: Path) -> bool:
         return False
 
 
-_ANEW = "make it anew with gpuyard adapt learn, or take a copy that is whole"
+_ADVICE = "make it anew with gpuyard adapt learn, or take a copy that is whole"
 
 
 def _read(facts: dict[str, Any]) -> Agent:

@@ -68,7 +68,7 @@ def reward_scale(table: Table) -> float:
     return max(float(table.values.max() - table.values[table.never]), noise, LEAST_SCALE)
 
 
-def plant(tables: Sequence[Table], within: Range) -> Forest:
+def build_forest(tables: Sequence[Table], within: Range) -> Forest:
     """The trees of tables: one per environment and seed, all with the environment's expected rewards."""
     width = 1 + max(seen[0].nothing for table in tables for seen in table.situations.values())
     nodes = sum(len(table.situations) * len(table.seeds) for table in tables)
@@ -217,7 +217,7 @@ def climb(
     tables: Sequence[Table], recipe: Recipe, within: Range, network: Network, watch: Watch | None = None
 ) -> tuple[Network, list[Update]]:
     """The networks that REINFORCE ends with, and how it went."""
-    forest, rng = plant(tables, within), np.random.default_rng(recipe.seed)
+    forest, rng = build_forest(tables, within), np.random.default_rng(recipe.seed)
     weight = forest.weight * _shares(recipe, len(tables))[:, forest.environment]
     ascent, curve, stays = Ascent(network, recipe.rate, recipe.ridge), list[Update](), _lasting_bonus(tables)
     for k in range(recipe.updates):

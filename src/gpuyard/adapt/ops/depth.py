@@ -15,7 +15,7 @@ from gpuyard.adapt.ops.containers import Gated, Grown, Place, Residual, bare, fi
 from gpuyard.adapt.ops.forward_pass import Inputs, Seen, check, inputs, parameters, run, seen, undisturbed
 from gpuyard.adapt.ops.graph import made
 from gpuyard.adapt.ops.growth_sites import Found, check_model, chosen
-from gpuyard.adapt.ops.growths import Entry, Growth, NotPreserved, Refused, Site, noted
+from gpuyard.adapt.ops.growths import Entry, Growth, NotPreserved, Refused, Site, append_entry
 from gpuyard.adapt.ops.layers import KINDS, width
 from gpuyard.adapt.ops.optimizers import check_optimizer, join
 from gpuyard.errors import UserError, suggest
@@ -299,5 +299,5 @@ def _grown(
         if isinstance(error, RuntimeError | ValueError | TypeError):
             raise Refused(f"nothing can be put behind '{found.site.name}': {error}") from error
         raise
-    noted(model, entry)
+    append_entry(model, entry)
     return Growth(entry, found.site, had, parameters(model), differences)

@@ -38,7 +38,7 @@ _ATTENTION = frozenset((F.scaled_dot_product_attention, F.softmax, torch.softmax
 
 
 @dataclass(slots=True)
-class _Way:
+class _BlockPath:
     """What must be changed in a copy so that its output is its input."""
 
     zeroed: list[str] = field(default_factory=list)
@@ -86,7 +86,7 @@ def _tried(survey: Survey, name: str, module: nn.Module, entry: Entry) -> Entry 
 
 
 def _entry(
-    name: str, module: nn.Module, kind: str, style: str, way: _Way, convs: dict[str, int] | None = None
+    name: str, module: nn.Module, kind: str, style: str, way: _BlockPath, convs: dict[str, int] | None = None
 ) -> Entry:
     return {
         "op": "deepen",
@@ -105,11 +105,11 @@ def _entry(
 def _standard_layer(name: str, module: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> Entry:
     """A layer of torch itself; where norms come last, a copy fades in behind a gate."""
     if not module.norm_first:
-        return _entry(name, module, "transformer", "gated", _Way())
+        return _entry(name, module, "transformer", "gated", _BlockPath())
     zeroed = ["self_attn.out_proj", "linear2"]
     if isinstance(module, nn.TransformerDecoderLayer):
         zeroed.insert(1, "multihead_attn.out_proj")
-    return _entry(name, module, "transformer", "copy", _Way(zeroed))
+    return _entry(name, module, "transformer", "copy", _BlockPath(zeroed))
 
 
 def _read_block(survey: Survey, name: str, module: nn.Module, call: Call) -> Entry | Refused | None:
@@ -126,7 +126,7 @@ def _read_block(survey: Survey, name: str, module: nn.Module, call: Call) -> Ent
     way = _identity(piece, end)
     if way is not None and len(set(way.zeroed)) == len(way.zeroed):
         names = {path: canonical(module, path) for path in (*way.zeroed, *way.bypassed)}
-        named = _Way([names[path] for path in way.zeroed], [names[path] for path in way.bypassed])
+        named = _BlockPath([names[path] for path in way.zeroed], [names[path] for path in way.bypassed])
         try:
             convs = _reshaped(piece, way, call) if way.bypassed else {}
         except Refused as refusal:
@@ -135,7 +135,7 @@ def _read_block(survey: Survey, name: str, module: nn.Module, call: Call) -> Ent
     if not _is_trunk(piece, end):
         return None
     if call.input == shape_of(call):
-        return _tried(survey, name, module, _entry(name, module, kind, "gated", _Way()))
+        return _tried(survey, name, module, _entry(name, module, kind, "gated", _BlockPath()))
     return Refused(f"'{name}' changes the shape of its input in a way that a copy cannot do without")
 
 
@@ -174,12 +174,12 @@ def _attends(piece: Piece) -> bool:
     )
 
 
-def _identity(piece: Piece, node: Any) -> _Way | None:
+def _identity(piece: Piece, node: Any) -> _BlockPath | None:
     """What to change so that a node's value is the block's input."""
     if not isinstance(node, fx.Node):
         return None
     if node.op == "placeholder":
-        return _Way() if node is next(iter(piece.graph.nodes)) else None
+        return _BlockPath() if node is next(iter(piece.graph.nodes)) else None
     module = piece.module(node)
     if isinstance(module, nn.Identity):
         return _identity(piece, node.args[0])
@@ -190,12 +190,12 @@ def _identity(piece: Piece, node: Any) -> _Way | None:
         for trunk, branch in (node.args, node.args[::-1]):
             way, zeroed = _identity(piece, trunk), _zero(piece, branch)
             if way is not None and zeroed is not None:
-                return _Way([*way.zeroed, *zeroed], way.bypassed)
+                return _BlockPath([*way.zeroed, *zeroed], way.bypassed)
         return None
     if isinstance(module, (*_CONVS, *NORMS, *_POOLS)) and isinstance(node.args[0], fx.Node):
         way = _identity(piece, node.args[0])
         if way is not None and not way.zeroed:
-            return _Way([], [*way.bypassed, str(node.target)])
+            return _BlockPath([], [*way.bypassed, str(node.target)])
     return None
 
 
@@ -230,7 +230,7 @@ def _is_item(node: fx.Node) -> bool:
     return is_call(node, frozenset((operator.getitem,)), frozenset()) and bool(node.args[1] == 0)
 
 
-def _reshaped(piece: Piece, way: _Way, call: Call) -> dict[str, int]:
+def _reshaped(piece: Piece, way: _BlockPath, call: Call) -> dict[str, int]:
     """Convolutions that must take the block's own output instead of its input: channels that they take, by name."""
     output = shape_of(call)
     assert output is not None

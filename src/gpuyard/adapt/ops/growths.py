@@ -76,22 +76,22 @@ _KEPT = "_gpuyard_growth"
 
 def growth_log(model: nn.Module) -> list[Entry]:
     """What was done to a network, in order; plain JSON values."""
-    return copy.deepcopy(kept(model))
+    return copy.deepcopy(log_entries(model))
 
 
-def kept(model: nn.Module) -> list[Entry]:
+def log_entries(model: nn.Module) -> list[Entry]:
     """The log itself, which lives with the network and goes where it is copied or pickled."""
     log: list[Entry] = model.__dict__.get(_KEPT, [])
     return log
 
 
-def noted(model: nn.Module, entry: Entry) -> None:
+def append_entry(model: nn.Module, entry: Entry) -> None:
     """Writes an entry behind the others."""
-    model.__dict__[_KEPT] = [*kept(model), entry]
+    model.__dict__[_KEPT] = [*log_entries(model), entry]
 
 
-def forgotten(model: nn.Module) -> None:
+def drop_last_entry(model: nn.Module) -> None:
     """Takes the last entry away."""
-    model.__dict__[_KEPT] = kept(model)[:-1]
+    model.__dict__[_KEPT] = log_entries(model)[:-1]
     if not model.__dict__[_KEPT]:
         del model.__dict__[_KEPT]

@@ -14,10 +14,10 @@ from torch.optim import Adam, Optimizer
 from gpuyard.adapt.ops.containers import Grown, find
 from gpuyard.adapt.ops.depth import insert, take_out
 from gpuyard.adapt.ops.forward_pass import inputs, parameters, undisturbed
-from gpuyard.adapt.ops.growths import Entry, Growth, Refused, forgotten, kept, noted
+from gpuyard.adapt.ops.growths import Entry, Growth, Refused, append_entry, drop_last_entry, log_entries
 from gpuyard.adapt.ops.layers import check_weight
 from gpuyard.adapt.ops.optimizers import leave
-from gpuyard.adapt.ops.width import unwiden, widen_as_told
+from gpuyard.adapt.ops.width import replay_widen, unwiden
 from gpuyard.errors import UserError
 
 _FIELDS: dict[str, dict[str, type]] = {
@@ -31,16 +31,16 @@ _FIELDS: dict[str, dict[str, type]] = {
 
 def rebuild(model: nn.Module, log: Sequence[Entry]) -> nn.Module:
     """Grows a fresh network as the log tells, so that weights of the grown one can be loaded; the same network."""
-    if kept(model) or any(isinstance(module, Grown) for module in model.modules()):
+    if log_entries(model) or any(isinstance(module, Grown) for module in model.modules()):
         raise UserError("the network has grown already: rebuild takes a fresh one")
-    doing: dict[str, Callable[[nn.Module, Entry], Any]] = {"deepen": _deepen_as_told, "widen": widen_as_told}
+    doing: dict[str, Callable[[nn.Module, Entry], Any]] = {"deepen": _replay_deepen, "widen": replay_widen}
     for entry in log:
         _check_form(entry)
         try:
             doing[entry["op"]](model, entry)
         except (UserError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise UserError(f"the growth log is of another network: {error}") from error
-        noted(model, copy.deepcopy(dict(entry)))
+        append_entry(model, copy.deepcopy(dict(entry)))
     return model
 
 
@@ -54,7 +54,7 @@ def _check_form(entry: Any) -> None:
             raise UserError(f"the growth log has an entry without a proper '{name}': {entry!r}")
 
 
-def _deepen_as_told(model: nn.Module, entry: Entry) -> None:
+def _replay_deepen(model: nn.Module, entry: Entry) -> None:
     """Checks that the network is the one that was meant, and inserts."""
     if "layer" in entry:
         check_weight(model, entry["layer"], entry["weight"])
@@ -75,7 +75,7 @@ def rollback(model: nn.Module, growth: Growth, optimizer: Optimizer | None = Non
     """Undoes the last growth of a network; what stays keeps the weights that it has now."""
     if not isinstance(growth, Growth):
         raise UserError(f"rollback takes what deepen or widen returned, not a {type(growth).__name__}")
-    log = kept(model)
+    log = log_entries(model)
     if growth.entry not in log:
         raise Refused(f"the network has not grown at '{growth.site.name}' in that way, or that was undone before")
     if log[-1] != growth.entry:
@@ -86,7 +86,7 @@ def rollback(model: nn.Module, growth: Growth, optimizer: Optimizer | None = Non
         added = take_out(model, growth.entry)
         if optimizer is not None:
             leave(optimizer, added.parameters())
-    forgotten(model)
+    drop_last_entry(model)
 
 
 TEMPERATURE = 2.0
@@ -98,17 +98,17 @@ Batches = Iterable[tuple[Any, Tensor]]
 
 def shrink(model: nn.Module, steps: int = 1) -> nn.Module:
     """A new network without the last growths; what is left keeps its weights, and copies of channels are folded."""
-    log = kept(model)
+    log = log_entries(model)
     if not 0 < steps <= len(log):
         raise UserError(f"the network has grown {len(log)} times: it cannot shrink by {steps} steps")
     smaller = copy.deepcopy(model)
     for _ in range(steps):
-        entry = kept(smaller)[-1]
+        entry = log_entries(smaller)[-1]
         if entry["op"] == "widen":
             unwiden(smaller, entry, {}, None)
         else:
             take_out(smaller, entry)
-        forgotten(smaller)
+        drop_last_entry(smaller)
     return smaller
 
 
@@ -170,7 +170,7 @@ def compare_down(
 ) -> dict[str, float]:
     """One epoch of the smaller network under the larger one, against one epoch of a restart; on the same batches."""
     batches, held_out = list(batches), list(held_out)
-    student = shrink(large, len(kept(large)) if steps is None else steps)
+    student = shrink(large, len(log_entries(large)) if steps is None else steps)
     if parameters(fresh) != parameters(student):
         raise UserError(
             f"the fresh network has {parameters(fresh)} parameters and the smaller one {parameters(student)}: "

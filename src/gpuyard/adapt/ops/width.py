@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from gpuyard.adapt.ops.containers import find
 from gpuyard.adapt.ops.forward_pass import check, inputs, parameters, seen
 from gpuyard.adapt.ops.growth_sites import check_model, chosen
-from gpuyard.adapt.ops.growths import Entry, Growth, Refused, Site, noted
+from gpuyard.adapt.ops.growths import Entry, Growth, Refused, Site, append_entry
 from gpuyard.adapt.ops.layers import check_weight, depth_in, width
 from gpuyard.adapt.ops.optimizers import check_optimizer, exchange
 from gpuyard.errors import UserError
@@ -64,11 +64,11 @@ def widen(
     except BaseException:
         unwiden(model, entry, kept, optimizer)
         raise
-    noted(model, entry)
+    append_entry(model, entry)
     return growth
 
 
-def widen_as_told(model: nn.Module, entry: Entry) -> None:
+def replay_widen(model: nn.Module, entry: Entry) -> None:
     """Makes a fresh network as wide as a log tells; its weights are to be loaded."""
     layer = check_weight(model, entry["site"], entry["weight"])
     copies = entry["copies"]
@@ -196,7 +196,7 @@ def _resize(
             else:
                 setattr(change.module, change.name, new)
     for path in (entry["site"], *(path for path, _ in (*entry["through"], *entry["into"]))):
-        _tell_sizes(find(model, path))
+        _update_sizes(find(model, path))
     return kept
 
 
@@ -206,7 +206,7 @@ def _weight(module: nn.Module) -> Tensor:
     return weight
 
 
-def _tell_sizes(module: nn.Module) -> None:
+def _update_sizes(module: nn.Module) -> None:
     """Sets what a module says about its sizes by those of its weights."""
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         known = module.running_mean if module.running_mean is not None else module.weight

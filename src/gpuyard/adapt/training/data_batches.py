@@ -327,7 +327,7 @@ FEWEST = 100
 """Samples that tell something."""
 
 
-class Examiner:
+class Evaluator:
     """Who evaluates, and knows how it went so far."""
 
     def __init__(self, validation: Validation, budget: Budget) -> None:

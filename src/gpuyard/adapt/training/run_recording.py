@@ -19,14 +19,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuyard.adapt.agent.decision_trees import FORMAT, VERSION
-from gpuyard.adapt.training.run_trees import Actions, Row, Tree, word_of
+from gpuyard.adapt.training.run_trees import Actions, Row, Tree, node_name
 from gpuyard.adapt.training_job import Job, read_text
 from gpuyard.api.types import OVER, Wishes
 from gpuyard.client.client import Client
 from gpuyard.errors import UserError
 
 HEADER = {"format": FORMAT, "version": VERSION}
-_LOOK = 0.5  # seconds between looks at how far others are
+_PROCESS_POLL = 0.5  # seconds between looks at how far others are
 Watch = Callable[[float, int], None]
 """Told how many trees are complete, and of how many."""
 
@@ -49,7 +49,7 @@ class Recording:
     @staticmethod
     def begun(path: Path, jobs: Sequence[Job], seeds: int) -> Recording:
         """A recording, new or one that goes on; what the file has already is not recorded again."""
-        known = _known(path)
+        known = _read_known(path)
         recording = Recording(path, [job for one in jobs for job in one.to_record()], seeds)
         names = [job.name for job in recording.jobs]
         if twice := {name for name in names if names.count(name) > 1}:
@@ -90,7 +90,7 @@ class Recording:
             self.parts.rmdir()
 
 
-def _known(path: Path) -> dict[tuple[str, int], str]:
+def _read_known(path: Path) -> dict[tuple[str, int], str]:
     """Which environments and seeds are in a file, and of which job; a line that was cut off is taken away."""
     if not path.exists():
         return {}
@@ -107,10 +107,10 @@ def _known(path: Path) -> dict[tuple[str, int], str]:
             raise UserError(f"{path}, line {number + 1}: this is no JSON; record into another file") from None
     if lines and (not rows or rows[0] != HEADER):
         raise UserError(f"{path} is no recording of gpuyard; record into another file")
-    return _whole(path, lines, rows)
+    return _drop_cut_off(path, lines, rows)
 
 
-def _whole(path: Path, lines: list[str], rows: list[Row]) -> dict[tuple[str, int], str]:
+def _drop_cut_off(path: Path, lines: list[str], rows: list[Row]) -> dict[tuple[str, int], str]:
     """What is there in full; trees are written at once, so only the last can be cut off, and is taken away."""
     known = {(str(row["environment"]), int(row["seed"])): str(row.get("job", "")) for row in rows[1:]}
     if len(rows) == len(lines) and (not lines or lines[-1].endswith("\n")):
@@ -150,7 +150,7 @@ def _gather(recording: Recording, futures: dict[Future[None], Tree], watch: Watc
     total, open_ = len(futures), set(futures)
     while open_:
         watch(total - len(open_), total)
-        done, open_ = wait(open_, timeout=_LOOK, return_when=FIRST_COMPLETED)
+        done, open_ = wait(open_, timeout=_PROCESS_POLL, return_when=FIRST_COMPLETED)
         for future in done:
             try:
                 future.result()
@@ -177,12 +177,12 @@ def savings(rows: Iterable[Row]) -> tuple[float, float]:
     return spent, alone
 
 
-_POLL = 1.0  # seconds between looks at the jobs
-_MOST = 200  # jobs at a time: the queue is everybody's
+_JOB_POLL = 1.0  # seconds between looks at the jobs
+_MOST_JOBS = 200  # jobs at a time: the queue is everybody's
 
 
 @dataclass
-class _Growing:
+class _QueuedTree:
     """A tree, and what of it is queued or still to be."""
 
     tree: Tree
@@ -210,12 +210,12 @@ class _Growing:
 
 def grow_queued(recording: Recording, client: Client, wishes: Wishes, watch: Watch) -> None:
     """Grow all trees by jobs of the queue; returns when all are complete."""
-    growing = [_Growing(tree) for tree in recording.trees]
+    growing = [_QueuedTree(tree) for tree in recording.trees]
     total, open_ = len(growing), list(growing)
     for one in growing:
         one.look()
     while open_:
-        room = _MOST - sum(len(one.queued) for one in open_)
+        room = _MOST_JOBS - sum(len(one.queued) for one in open_)
         for one in open_:
             room -= _queue(one, client, wishes, room)
         for one in [one for one in open_ if one.grown]:
@@ -223,13 +223,13 @@ def grow_queued(recording: Recording, client: Client, wishes: Wishes, watch: Wat
             open_.remove(one)
         watch(total - len(open_), total)
         if open_:
-            time.sleep(_POLL)
+            time.sleep(_JOB_POLL)
             states = {job["id"]: job["state"] for job in client.jobs()}
             for one in open_:
                 _poll_jobs(one, client, states)
 
 
-def _queue(one: _Growing, client: Client, wishes: Wishes, room: int) -> int:
+def _queue(one: _QueuedTree, client: Client, wishes: Wishes, room: int) -> int:
     """Queue what can begin; how many jobs that were."""
     now, one.ready = one.ready[: max(room, 0)], one.ready[max(room, 0) :]
     for actions in now:
@@ -239,7 +239,7 @@ def _queue(one: _Growing, client: Client, wishes: Wishes, room: int) -> int:
 
 def _submitted(tree: Tree, actions: Actions, client: Client, wishes: Wishes) -> str:
     """The job of a node: the one that was queued before if it may still come to something, or else a new one."""
-    folder, node = str(tree.folder.resolve()), word_of(actions)
+    folder, node = str(tree.folder.resolve()), node_name(actions)
     command = [sys.executable, "-m", "gpuyard", "adapt", "visit", folder, node]
     wishes = {**wishes, "name": f"{tree.folder.name}/{node}"[-200:]}
     key = hashlib.sha256(f"{folder} {tree.job.hash} {node}".encode()).hexdigest()[:32]
@@ -253,7 +253,7 @@ def _visited(tree: Tree, actions: Actions) -> bool:
     return tree.row_file(actions).exists() or tree.state_file(actions).exists()
 
 
-def _poll_jobs(one: _Growing, client: Client, states: dict[str, str]) -> None:
+def _poll_jobs(one: _QueuedTree, client: Client, states: dict[str, str]) -> None:
     """See which jobs have ended, and what follows from that."""
     for id, actions in list(one.queued.items()):
         if id in states and states[id] not in OVER:
@@ -264,7 +264,7 @@ def _poll_jobs(one: _Growing, client: Client, states: dict[str, str]) -> None:
             if state not in OVER:
                 continue
             raise UserError(
-                f"job {id}, which records {tree.folder.name} at {word_of(actions)}, ended {state}: see gpuyard logs "
+                f"job {id}, which records {tree.folder.name} at {node_name(actions)}, ended {state}: see gpuyard logs "
                 f"{id}, then run the same command again"
             )
         del one.queued[id]

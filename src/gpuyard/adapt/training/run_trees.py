@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.adapt.decisions import Situation, grow, nothing
-from gpuyard.adapt.training.model_checkpoints import packed, unpacked
 from gpuyard.adapt.training.runner import Built, build
+from gpuyard.adapt.training.snapshots import pack, unpack
 from gpuyard.adapt.training.trainer import BudgetedTrainer
 from gpuyard.adapt.training_job import Job, job_of, write_whole
 from gpuyard.errors import UserError
@@ -22,7 +22,7 @@ _JOB = "job.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Branch:
     """What there is to tell of the way to a node."""
 
     situations: tuple[Situation, ...] = ()
@@ -37,10 +37,10 @@ class Way:
         return {"situations": situations, "parameters": list(self.parameters), "seconds": list(self.seconds)}
 
     @staticmethod
-    def from_json(facts: Mapping[str, Any]) -> Way:
+    def from_json(facts: Mapping[str, Any]) -> Branch:
         """From what `to_json` gave."""
         situations = tuple(map(Situation.from_json, facts["situations"]))
-        return Way(situations, tuple(facts["parameters"]), tuple(facts["seconds"]))
+        return Branch(situations, tuple(facts["parameters"]), tuple(facts["seconds"]))
 
 
 @dataclass
@@ -76,11 +76,11 @@ class Tree:
 
     def state_file(self, actions: Actions) -> Path:
         """What is left of a node that has others below it."""
-        return self.folder / f"{word_of(actions)}.state"
+        return self.folder / f"{node_name(actions)}.state"
 
     def row_file(self, actions: Actions) -> Path:
         """What is left of a node where a training ended."""
-        return self.folder / f"{word_of(actions)}.json"
+        return self.folder / f"{node_name(actions)}.json"
 
     def rows(self) -> list[Row]:
         """What is known of the ways that were gone to their ends."""
@@ -108,7 +108,7 @@ class Tree:
         """Do the last of these actions where the others have led, and train on."""
         self._build(anew=not actions)
         began = time.process_time()
-        trainer, way = self._taken_up(actions[:-1]) if actions else (self._trainer, Way())
+        trainer, way = self._taken_up(actions[:-1]) if actions else (self._trainer, Branch())
         if actions:
             trainer.apply(_decision(way.situations[-1], actions[-1]))
         situation = trainer.advance()
@@ -117,8 +117,8 @@ class Tree:
             self._end(actions, replace(way, seconds=seconds))
             return
         parameters = (*way.parameters, trainer.parameters)
-        way = Way((*way.situations, situation), parameters, seconds)
-        write_whole(self.state_file(actions), packed({"trainer": trainer.state(), "way": way.to_json()}))
+        way = Branch((*way.situations, situation), parameters, seconds)
+        write_whole(self.state_file(actions), pack({"trainer": trainer.state(), "way": way.to_json()}))
 
     def _build(self, anew: bool) -> None:
         """Make a trainer, if there is none to use again."""
@@ -130,13 +130,13 @@ class Tree:
         assert self._built is not None
         return self._built.trainer
 
-    def _taken_up(self, actions: Actions) -> tuple[BudgetedTrainer, Way]:
+    def _taken_up(self, actions: Actions) -> tuple[BudgetedTrainer, Branch]:
         """The trainer in the state in which a node was left."""
         state, way = self._load(actions)
         self._trainer.load_state(state)
         return self._trainer, way
 
-    def _end(self, actions: Actions, way: Way) -> None:
+    def _end(self, actions: Actions, way: Branch) -> None:
         """Write down how a training ended."""
         assert self._built is not None
         result = self._trainer.finish()
@@ -155,21 +155,21 @@ class Tree:
         }
         write_whole(self.row_file(actions), json.dumps(row).encode())
 
-    def _load(self, actions: Actions) -> tuple[dict[str, Any], Way]:
+    def _load(self, actions: Actions) -> tuple[dict[str, Any], Branch]:
         path = self.state_file(actions)
         try:
-            state = unpacked(path.read_bytes(), str(path))
+            state = unpack(path.read_bytes(), str(path))
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}; visit that node first") from None
-        return state["trainer"], Way.from_json(state["way"])
+        return state["trainer"], Branch.from_json(state["way"])
 
 
-def word_of(actions: Actions) -> str:
+def node_name(actions: Actions) -> str:
     """A node as the name of a file has it."""
     return "-".join(map(str, actions)) or "root"
 
 
-def actions_of(word: str) -> Actions:
+def parse_node(word: str) -> Actions:
     """The node that a name stands for."""
     try:
         return () if word == "root" else tuple(map(int, word.split("-")))

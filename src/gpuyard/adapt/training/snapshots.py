@@ -1,10 +1,18 @@
-"""State of a training, to the last bit: random numbers, optimizer, growth, and the teacher after shrinking."""
+"""Snapshots of a training, to the last bit:
+
+random numbers, optimizer, growth, the teacher after shrinking; and their files.
+"""
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import io
+import os
 import random
+import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,20 +23,21 @@ from torch.optim import Optimizer
 from gpuyard.adapt import ops
 from gpuyard.adapt.decisions import Situation
 from gpuyard.adapt.ops.restoration import FADING, WEIGHT
+from gpuyard.client.retry import to_stderr
 from gpuyard.errors import UserError
 
 if TYPE_CHECKING:
     from gpuyard.adapt.training.trainer import BudgetedTrainer
 
 
-def copied(value: Any) -> Any:
+def cpu_copy(value: Any) -> Any:
     """The same on the CPU, sharing nothing; tensors and plain values only."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
-        return {key: copied(one) for key, one in value.items()}
+        return {key: cpu_copy(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(copied(one) for one in value)
+        return type(value)(cpu_copy(one) for one in value)
     return value
 
 
@@ -76,9 +85,9 @@ def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
         unknown = [one for one in group["params"] if id(one) not in names]
         if unknown:
             raise UserError("the optimizer has parameters that are none of the network's")
-        options = {key: copied(value) for key, value in group.items() if key not in ("params", "param_names")}
+        options = {key: cpu_copy(value) for key, value in group.items() if key not in ("params", "param_names")}
         groups.append({"names": [names[id(one)] for one in group["params"]], "options": options})
-    memory = {names[id(one)]: copied(dict(values)) for one, values in optimizer.state.items() if id(one) in names}
+    memory = {names[id(one)]: cpu_copy(dict(values)) for one, values in optimizer.state.items() if id(one) in names}
     return {"groups": groups, "memory": memory}
 
 
@@ -89,7 +98,7 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Module, state: dict[str
     optimizer.param_groups.clear()
     optimizer.state.clear()
     for group in state["groups"]:
-        options = copied(group["options"])
+        options = cpu_copy(group["options"])
         optimizer.param_groups.append({"params": [parameters[name] for name in group["names"]], **options})
     for name, values in state["memory"].items():
         optimizer.state[parameters[name]] = {key: _beside(one, parameters[name], key) for key, one in values.items()}
@@ -108,7 +117,7 @@ def _beside(value: Any, parameter: Tensor, key: str) -> Any:
     """A copy where the parameter is; counters of steps stay on the CPU, where optimizers want them."""
     if isinstance(value, Tensor):
         return value.clone() if key == "step" else value.to(parameter.device, copy=True)
-    return copied(value)
+    return cpu_copy(value)
 
 
 def _check(parameters: dict[str, Any], names: Iterable[str]) -> None:
@@ -117,9 +126,9 @@ def _check(parameters: dict[str, Any], names: Iterable[str]) -> None:
             raise UserError(f"this state has a parameter '{name}', which the network has not; it is of another one")
 
 
-LEAST = 0.01
+LEAST_WEIGHT = 0.01
 """Once it counts no more than this it is let go."""
-FORWARD = 1 / 3
+FORWARD_PART = 1 / 3
 """Of a step: what the larger network's part costs, which is not trained any more."""
 
 
@@ -149,17 +158,17 @@ class Teacher:
 
     def done(self) -> bool:
         """Whether nobody listens any more."""
-        return self.weight < LEAST
+        return self.weight < LEAST_WEIGHT
 
     def price(self, cost: Callable[[nn.Module], float] | None) -> float:
         """What it adds to the price of a step."""
-        return FORWARD * (1.0 if cost is None else cost(self.model))
+        return FORWARD_PART * (1.0 if cost is None else cost(self.model))
 
     def state(self) -> dict[str, Any]:
         """All of it as tensors and plain values."""
         return {
             "growth": ops.growth_log(self.model),
-            "model": copied(dict(self.model.state_dict())),
+            "model": cpu_copy(dict(self.model.state_dict())),
             "epoch": self._epoch,
             "steps": self._steps,
         }
@@ -181,14 +190,14 @@ _NUMBERS = ("steps", "started", "finished", "train_loss", "rate", "lent", "small
 
 
 @runtime_checkable
-class _Remembers(Protocol):
+class Stateful(Protocol):
     """A decider whose answers depend on more than what it is asked."""
 
     def state(self) -> dict[str, Any]: ...
     def load_state(self, state: dict[str, Any]) -> None: ...
 
 
-class Base:
+class BaseNetwork:
     """The network as it was before it grew, which every grown one is made from."""
 
     def __init__(self, model: nn.Module, batch: int) -> None:
@@ -222,7 +231,7 @@ def snapshot(trainer: BudgetedTrainer) -> dict[str, Any]:
         "version": VERSION,
         "of": trainer.base.facts(),
         "growth": ops.growth_log(trainer.model),
-        "model": copied(dict(trainer.model.state_dict())),
+        "model": cpu_copy(dict(trainer.model.state_dict())),
         "optimizer": optimizer_state(trainer.optimizer, trainer.model),
         "budget": trainer.budget.state(),
         "plan": trainer.plan.state(),
@@ -235,7 +244,7 @@ def snapshot(trainer: BudgetedTrainer) -> dict[str, Any]:
         "log": trainer.log.state(),
         "pending": None if trainer.pending is None else trainer.pending.to_json(),
         "teacher": None if teacher is None else teacher.state(),
-        "decider": copied(decider.state()) if isinstance(decider, _Remembers) else None,
+        "decider": cpu_copy(decider.state()) if isinstance(decider, Stateful) else None,
     }
 
 
@@ -261,8 +270,8 @@ def restore(trainer: BudgetedTrainer, state: dict[str, Any]) -> None:
     trainer.log.load_state(state["log"])
     trainer.pending = None if state["pending"] is None else Situation.from_json(state["pending"])
     trainer.teacher = None if state["teacher"] is None else _teacher(trainer, state["teacher"])
-    if state["decider"] is not None and isinstance(trainer.decider, _Remembers):
-        trainer.decider.load_state(copied(state["decider"]))
+    if state["decider"] is not None and isinstance(trainer.decider, Stateful):
+        trainer.decider.load_state(cpu_copy(state["decider"]))
     trainer.model.train()
     trainer.network_changed()
     load_random_state(state["random"])  # last: making networks and optimizers may draw some
@@ -270,7 +279,7 @@ def restore(trainer: BudgetedTrainer, state: dict[str, Any]) -> None:
 
 def remind(trainer: BudgetedTrainer) -> None:
     """Ask a new decider what the one before it was asked: if it draws random numbers, these go on where they were."""
-    if trainer.decider is None or isinstance(trainer.decider, _Remembers):
+    if trainer.decider is None or isinstance(trainer.decider, Stateful):
         return
     for event in trainer.log.history:
         if event["event"] == "decision" and event["situation"]["options"]:
@@ -281,3 +290,95 @@ def _teacher(trainer: BudgetedTrainer, state: dict[str, Any]) -> Teacher:
     model = trainer.base.grown(state["growth"]).to(trainer.device)
     model.load_state_dict(state["model"])
     return Teacher(model, state["epoch"], state["steps"])
+
+
+_MAGIC = b"gpuyard-checkpoint 1 "
+_NAME = re.compile(r"checkpoint-(\d{8,})\.pt")
+KEPT_CHECKPOINTS = 2
+
+
+class Damaged(UserError):
+    """This checkpoint cannot be read."""
+
+
+def pack(state: dict[str, Any]) -> bytes:
+    """A state as bytes that tell whether they are whole."""
+    payload = io.BytesIO()
+    torch.save(state, payload)
+    body = payload.getvalue()
+    return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def unpack(data: bytes, name: str) -> dict[str, Any]:
+    """The state again; tensors and plain values only, so that a file from elsewhere runs nothing."""
+    head, _, body = data.partition(b"\n")
+    if not head.startswith(_MAGIC) or head[len(_MAGIC) :] != hashlib.sha256(body).hexdigest().encode():
+        raise Damaged(f"{name} is damaged or no checkpoint")
+    state: dict[str, Any] = torch.load(io.BytesIO(body), weights_only=True)
+    return state
+
+
+class Checkpoints:
+    """A directory of them."""
+
+    def __init__(self, directory: str | os.PathLike[str], *, say: Callable[[str], None] = to_stderr) -> None:
+        self.directory = Path(directory)
+        self._say = say
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"checkpoints cannot be kept in {directory}: {error.strerror}") from None
+
+    def all(self) -> list[Path]:
+        """Those that are there, the newest first."""
+        found = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
+        return sorted(found, key=_number, reverse=True)
+
+    def write(self, state: dict[str, Any]) -> Path:
+        """Put a state on the disk, and forget those before the last two."""
+        return self.write_by(lambda path: path.write_bytes(pack(state)))
+
+    def write_by(self, write: Callable[[Path], object]) -> Path:
+        """The same, where somebody else writes the file."""
+        before = self.all()
+        path = self.directory / f"checkpoint-{_number(before[0]) + 1 if before else 1:08d}.pt"
+        beside = path.with_suffix(".tmp")
+        try:
+            write(beside)
+            _sync(beside)
+            beside.replace(path)
+            _sync(self.directory)  # the rename, too, must be on the disk
+            for old in [*before[KEPT_CHECKPOINTS - 1 :], *self.directory.glob("checkpoint-*.tmp")]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(f"no checkpoint can be written in {self.directory}: {error.strerror}") from None
+        return path
+
+    def newest(self) -> Path | None:
+        """The newest, if there is any."""
+        return next(iter(self.all()), None)
+
+    def read(self) -> dict[str, Any] | None:
+        """The newest state that is whole; None if there is none at all."""
+        found = self.all()
+        for path in found:
+            try:
+                return unpack(path.read_bytes(), str(path))
+            except (Damaged, OSError) as error:
+                self._say(f"warning: {error}; trying the checkpoint before it")
+        if found:
+            raise UserError(f"no checkpoint in {self.directory} can be read; remove them to begin anew")
+        return None
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _number(path: Path) -> int:
+    found = _NAME.fullmatch(path.name)
+    return int(found[1]) if found else 0

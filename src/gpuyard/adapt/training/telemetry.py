@@ -91,9 +91,9 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-OFTEN = 2.0
+REPORT_EVERY = 2.0
 """Seconds between reports."""
-FORESEEN = 3.0
+FORECAST_EVERY = 3.0
 """Seconds, at least, between looks at what growing would bring."""
 
 LEAST_LEFT = 0.25
@@ -112,7 +112,7 @@ class Reports:
     @property
     def due(self) -> float:
         """When it is told next, on the monotonic clock; never where there is no scheduler."""
-        return self._told_at + OFTEN if self._trainer.budget.grants is not None else math.inf
+        return self._told_at + REPORT_EVERY if self._trainer.budget.grants is not None else math.inf
 
     def tell(self) -> None:
         """Tell what a step takes, and what a second of more GPU would bring."""
@@ -121,7 +121,7 @@ class Reports:
             return
         if now >= self._foresee_at and self._may_grow():
             self._growing = self._foreseen()
-            self._foresee_at = now + max(FORESEEN, 20 * (time.monotonic() - now))
+            self._foresee_at = now + max(FORECAST_EVERY, 20 * (time.monotonic() - now))
         self._trainer.budget.grants.report(**self._facts())
 
     def _may_grow(self) -> bool:
@@ -162,7 +162,7 @@ class Reports:
         }
 
 
-def decided(trainer: BudgetedTrainer, decision: Decision, before: int, failure: str) -> dict[str, Any]:
+def decision_report(trainer: BudgetedTrainer, decision: Decision, before: int, failure: str) -> dict[str, Any]:
     """What the scheduler is told of a decision; if it had offered something, whether that is used."""
     option = None if failure else decision.option
     return {
@@ -176,7 +176,7 @@ def decided(trainer: BudgetedTrainer, decision: Decision, before: int, failure: 
     }
 
 
-def declined(trainer: BudgetedTrainer) -> dict[str, Any]:
+def declined_report(trainer: BudgetedTrainer) -> dict[str, Any]:
     """What the scheduler is told of an offer that comes too late to be decided about."""
     return {
         "decision": "nothing",

@@ -15,14 +15,13 @@ from torch.optim import Optimizer
 
 from gpuyard.adapt import ops
 from gpuyard.adapt.budget import Budget, Change
-from gpuyard.adapt.decisions import Agenda, Asking, Decision, Option, Situation, nothing, simulated
+from gpuyard.adapt.decisions import Asking, Decision, DecisionSchedule, Option, Situation, nothing, resource_changes
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.signals import Interrupted, Signals
 from gpuyard.adapt.training import data_batches, growth, snapshots, telemetry
-from gpuyard.adapt.training.data_batches import Examiner, make_batches
+from gpuyard.adapt.training.data_batches import Evaluator, make_batches
 from gpuyard.adapt.training.growth import OptimizerOf, Price, Prices, adam, grow, parameters
-from gpuyard.adapt.training.model_checkpoints import Checkpoints
-from gpuyard.adapt.training.snapshots import Teacher, seed_all, shrink_network
+from gpuyard.adapt.training.snapshots import Checkpoints, Teacher, seed_all, shrink_network
 from gpuyard.adapt.training.telemetry import Event, EventLog, Listener
 from gpuyard.errors import UserError
 
@@ -92,14 +91,14 @@ class BudgetedTrainer:
     ) -> None:
         if not math.isfinite(budget.total):
             raise UserError("a training needs a budget that ends")
-        self.model, self.budget, self.seed, self.base = model, budget, seed, snapshots.Base(model, batch_size)
+        self.model, self.budget, self.seed, self.base = model, budget, seed, snapshots.BaseNetwork(model, batch_size)
         self.device = self.base.device
         self.loss, self.make_optimizer, self.cost = loss, optimizer, cost
         self.batches = make_batches(train, batch_size, seed, self.device)
         self._validation = data_batches.Validation(validation, loss, metric, self.device)
         self.plan, self.decider, self.grow_by = plan or RatePlan(), decider, grow_by
         asking = asking or Asking(most=3 if decider is not None else 0)
-        self.agenda = Agenda(asking, simulated(gpu_changes), evaluate_every)
+        self.agenda = DecisionSchedule(asking, resource_changes(gpu_changes), evaluate_every)
         self.restart_rate, self.prices = restart_rate, Prices(optimizer, loss, cost, known_prices)
         self.log, self.watch = EventLog(log, callbacks), Signals()
         self.checkpoints = None if checkpoints is None else Checkpoints(checkpoints)
@@ -112,7 +111,7 @@ class BudgetedTrainer:
         """Where a training stands that has not begun."""
         self.optimizer, self.teacher, self.pending = optimizer, None, None
         self.steps, self.started, self.finished = 0, False, False
-        self.examiner = Examiner(self._validation, self.budget)
+        self.examiner = Evaluator(self._validation, self.budget)
         self.actions: list[int] = []
         self.train_loss = self.rate = math.nan
         self.lent = False
@@ -188,7 +187,7 @@ class BudgetedTrainer:
             "decision", **told, accuracy=situation.accuracy, parameters_before=before, situation=situation.to_json()
         )
         if self.budget.grants is not None:
-            self.budget.grants.report(**telemetry.decided(self, decision, before, failure))
+            self.budget.grants.report(**telemetry.decision_report(self, decision, before, failure))
         if self.lent and self.actions[-1] == situation.nothing:
             self.agenda.resources("down", self.steps)  # what was offered is given back
         self.lent = False
@@ -325,7 +324,7 @@ class BudgetedTrainer:
         self.small = len(ops.growth_log(self.model))
         self.lent = offered and self.agenda.asks
         if offered and not self.lent and self.budget.grants is not None:
-            self.budget.grants.report(**telemetry.declined(self))
+            self.budget.grants.report(**telemetry.declined_report(self))
 
     def _granted(self, change: Change) -> None:
         kind = "extend" if change.after > change.before else "shrink"

@@ -190,7 +190,7 @@ def node_of(object: Mapping[str, Any]) -> Node:
     )  # fmt: skip
 
 
-def said(meta: Mapping[str, Any], name: str) -> str | None:
+def declared(meta: Mapping[str, Any], name: str) -> str | None:
     """What an annotation says, or else a label."""
     annotations, labels = meta.get("annotations") or {}, meta.get("labels") or {}
     found = annotations.get(name)
@@ -200,7 +200,7 @@ def said(meta: Mapping[str, Any], name: str) -> str | None:
 def _gpus(meta: Mapping[str, Any], has: Mapping[str, Any]) -> int:
     """How many GPUs there are; each counts once, also where the device plugin has it several times, to share it."""
     labels = meta.get("labels") or {}
-    if (told := said(meta, names.GPU_COUNT)) is not None:
+    if (told := declared(meta, names.GPU_COUNT)) is not None:
         return int(amount(told))
     if names.GPU in has:
         replicas = int(amount(labels.get("nvidia.com/gpu.replicas", 1))) or 1
@@ -209,7 +209,7 @@ def _gpus(meta: Mapping[str, Any], has: Mapping[str, Any]) -> int:
 
 
 def _gpu_memory(meta: Mapping[str, Any], has: Mapping[str, Any]) -> float:
-    if (told := said(meta, names.GPU_MEMORY)) is not None:
+    if (told := declared(meta, names.GPU_MEMORY)) is not None:
         return memory(told, MIB)
     if (told := (meta.get("labels") or {}).get(names.NODE_GPU_MEMORY)) is not None:
         return memory(told, MIB)

@@ -27,7 +27,7 @@ from gpuyard.core.planner import OrderedPlanner
 from gpuyard.kubernetes.cluster.cluster_nodes import Node
 from gpuyard.kubernetes.cluster.inventory import Assignment, CarriedState, Inventory, Layout
 from gpuyard.kubernetes.cluster.node_state import NodeState
-from gpuyard.kubernetes.cluster.pod_requests import Gangs, Requests, Unit
+from gpuyard.kubernetes.cluster.pod_requests import Gangs, Requests, WaitingGang
 from gpuyard.kubernetes.cluster.pods import Pod
 from gpuyard.kubernetes.settings import Settings
 
@@ -201,7 +201,7 @@ class ClusterState(Inventory):
         request = self._request([pod])
         return None if isinstance(request, str) else request
 
-    def _regroup(self, unit: Unit, now: float) -> None:
+    def _regroup(self, unit: WaitingGang, now: float) -> None:
         """The members of a gang are others now: let it be one job if there are enough of them, else none."""
         state = self.state
         if unit.job and state is not None and unit.job in state.row_of:
@@ -327,7 +327,7 @@ class ClusterState(Inventory):
                 found.append(assignment)
         return found
 
-    def _takes(self, start: Start, unit: Unit | None) -> bool:
+    def _takes(self, start: Start, unit: WaitingGang | None) -> bool:
         """Whether nodes may have as many pods more, of which the core knows nothing; who is full is closed next."""
         where, nodes = self.layout.where, self.layout.nodes
         if unit is None:

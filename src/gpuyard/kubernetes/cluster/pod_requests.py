@@ -17,7 +17,7 @@ Key = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Unit:
+class WaitingGang:
     """The members of a gang that wait."""
 
     namespace: str
@@ -49,8 +49,8 @@ class Gangs:
     """All gangs of a cluster."""
 
     def __init__(self) -> None:
-        self.waiting: dict[Key, Unit] = {}
-        self._unit_of: dict[str, Unit] = {}
+        self.waiting: dict[Key, WaitingGang] = {}
+        self._unit_of: dict[str, WaitingGang] = {}
         self._bound: dict[Key, set[str]] = {}
 
     def needs_others(self, pod: Pod) -> bool:
@@ -58,18 +58,18 @@ class Gangs:
         assert pod.gang is not None
         return len(self._bound.get((pod.namespace, pod.gang.name), ())) < pod.gang.size
 
-    def join(self, pod: Pod) -> Unit:
+    def join(self, pod: Pod) -> WaitingGang:
         """One more waits."""
         assert pod.gang is not None
         key = pod.namespace, pod.gang.name
-        unit = self.waiting.setdefault(key, Unit(*key, since=pod.created))
+        unit = self.waiting.setdefault(key, WaitingGang(*key, since=pod.created))
         unit.size, unit.timeout = max(unit.size, pod.gang.size), pod.gang.timeout
         unit.since = min(unit.since, pod.created)
         unit.members[pod.uid] = None
         self._unit_of[pod.uid] = unit
         return unit
 
-    def leave(self, uid: str) -> Unit | None:
+    def leave(self, uid: str) -> WaitingGang | None:
         """A member waits no longer; the gang that it waited with."""
         for bound in self._bound.values():
             bound.discard(uid)
@@ -94,11 +94,11 @@ class Gangs:
         if pod.gang is not None:
             self._bound.get((pod.namespace, pod.gang.name), set()).discard(pod.uid)
 
-    def running(self, unit: Unit) -> int:
+    def running(self, unit: WaitingGang) -> int:
         """How many members have a node."""
         return len(self._bound.get(unit.key, ()))
 
-    def by_job(self, job: str) -> Unit | None:
+    def by_job(self, job: str) -> WaitingGang | None:
         """The gang that a job of the core stands for; None if it stands for a pod."""
         if not job.startswith("gang "):
             return None

@@ -15,8 +15,8 @@ from gpuyard.kubernetes.cluster.cluster_nodes import (
     GIB,
     MIB,
     NodeConstraints,
+    declared,
     node_constraints_of,
-    said,
     unsupported,
 )
 from gpuyard.kubernetes.cluster.quantity import amount, memory, moment
@@ -124,54 +124,54 @@ def pod_of(object: Mapping[str, Any]) -> Pod:
     pod.cpus, pod.memory = _requests(spec, "cpu"), _requests(spec, "memory")
     try:
         _read_gpus(pod, meta, spec)
-        _read_wishes(pod, meta, spec)
+        _read_scheduling(pod, meta, spec)
     except (UserError, ValueError) as error:
         pod.trouble = str(error)
-    _read_written(pod, meta.get("annotations") or {})
+    _read_placement(pod, meta.get("annotations") or {})
     return pod
 
 
 def _read_gpus(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
     """How many GPUs a pod wants, and how much of them."""
     whole = int(_requests(spec, names.GPU))
-    told = said(meta, names.GPU_MEMORY)
+    told = declared(meta, names.GPU_MEMORY)
     if told is not None:
         pod.gpu_memory = memory(told)
-    elif (seed := said(meta, names.SEED_MEMORY)) is not None:
+    elif (seed := declared(meta, names.SEED_MEMORY)) is not None:
         pod.gpu_memory = memory(seed, MIB)
     elif shared := _requests(spec, names.ALIYUN_MEMORY):
         pod.gpu_memory = shared * GIB
     if whole:  # the device plugin gives whole GPUs away; these have to have so much memory
         pod.gpus, pod.whole = whole, True
     elif pod.gpu_memory:
-        count = said(meta, names.GPU_COUNT)
+        count = declared(meta, names.GPU_COUNT)
         pod.gpus = _number(count, f"{names.GPU_COUNT} is a number of GPUs") if count is not None else 1
 
 
-def _read_wishes(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
+def _read_scheduling(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
     """What else a pod says of how it is to be scheduled."""
     pod.wish = node_constraints_of(spec)
     pod.trouble = unsupported(spec)
     if pod.trouble:
         pod.trouble += " is not supported by gpuyard"
-    if (gang := said(meta, names.GANG)) is not None:
-        size = _number(said(meta, names.GANG_SIZE) or "1", f"{names.GANG_SIZE} is a number of members")
-        timeout = said(meta, names.GANG_TIMEOUT)
+    if (gang := declared(meta, names.GANG)) is not None:
+        size = _number(declared(meta, names.GANG_SIZE) or "1", f"{names.GANG_SIZE} is a number of members")
+        timeout = declared(meta, names.GANG_TIMEOUT)
         pod.gang = Gang(gang, size, parse_duration(timeout) if timeout else _DEFAULT_GANG_TIMEOUT)
-    if (duration := said(meta, names.DURATION)) is not None:
+    if (duration := declared(meta, names.DURATION)) is not None:
         pod.duration = parse_duration(duration)
         if not 0 < pod.duration < math.inf:
             raise UserError(f"{names.DURATION} is a time above 0, not {duration}")
-    if (admission := said(meta, names.ADMISSION)) is not None:
+    if (admission := declared(meta, names.ADMISSION)) is not None:
         if admission not in ("requests", "usage"):
             raise UserError(f"{names.ADMISSION} is requests or usage, not {admission}")
         pod.usage = admission == "usage"
-    if (told := said(meta, names.PREEMPTIBLE)) is not None:
+    if (told := declared(meta, names.PREEMPTIBLE)) is not None:
         if told not in ("true", "false"):
             raise UserError(f"{names.PREEMPTIBLE} is true or false, not {told}")
         pod.preemptible = told == "true"
     if pod.gpus:
-        pod.signature = said(meta, names.WORKLOAD) or _signature(pod.namespace, pod.gpus, _programs(spec))
+        pod.signature = declared(meta, names.WORKLOAD) or _signature(pod.namespace, pod.gpus, _programs(spec))
 
 
 def _number(text: str, what: str) -> int:
@@ -181,7 +181,7 @@ def _number(text: str, what: str) -> int:
     return int(text)
 
 
-def _read_written(pod: Pod, annotations: Mapping[str, str]) -> None:
+def _read_placement(pod: Pod, annotations: Mapping[str, str]) -> None:
     """What we wrote on a pod when it was bound; what makes no sense there was written by somebody else."""
     try:
         pod.indices = tuple(int(text) for text in annotations.get(names.INDICES, "").split(",") if text)

@@ -1,4 +1,4 @@
-"""Quantities as Kubernetes writes them (`250m`, `6994Mi`, `2e3`), and times."""
+"""Text as people and Kubernetes write it: quantities (`250m`, `6994Mi`, `2e3`), times, addresses."""
 
 from __future__ import annotations
 
@@ -37,3 +37,11 @@ def memory(text: object, unit: float = 1.0) -> float:
 def moment(text: str | None) -> float | None:
     """Seconds since 1970 of a time as the API writes it; None if there is none."""
     return datetime.fromisoformat(text).timestamp() if text else None
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """`127.0.0.1:10260` as a host and a port."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"'{text}' is no address to listen at; write for example 127.0.0.1:10260")
+    return host.strip("[]") or "0.0.0.0", int(port)

@@ -17,12 +17,12 @@ _MAX_TICKS = 2000
 def register() -> None:
     """Make the environments known, unless they are."""
     if PLACE not in gymnasium.registry:
-        gymnasium.register(PLACE, "gpuyard.learn.envs.place_env:PlaceEnv", max_episode_steps=_MAX_TICKS)
+        gymnasium.register(PLACE, "gpuyard.learn.envs.environments:PlaceEnv", max_episode_steps=_MAX_TICKS)
     if QUEUE not in gymnasium.registry:
         gymnasium.register(
             QUEUE,
-            "gpuyard.learn.envs.queue_env:QueueEnv",
-            vector_entry_point="gpuyard.learn.envs.queue_env:QueueVectorEnv",
+            "gpuyard.learn.envs.environments:QueueEnv",
+            vector_entry_point="gpuyard.learn.envs.environments:QueueVectorEnv",
         )
 
 

@@ -152,7 +152,7 @@ Observations = npt.NDArray[np.float32]
 @cache
 def loops() -> ModuleType:
     """The compiled loops; imports numba."""
-    source = compiler.merged_source(_MODULES, ("go_on",))
+    source = compiler.merged_source(_MODULES, ("advance_fleet",))
     # What the drivers inline for speed would take a minute to compile here, for a few percent of a step.
     return compiler.load("fleet", source.replace(", forceinline=True", ""))
 
@@ -205,17 +205,17 @@ class Clusters:
         _load(self.fleet, b, jobs, self.objective)
         self.what[:] = LEAVE
         self.what[b] = BEGIN
-        self._go_on(np.zeros(len(self.what), dtype=np.int64))
+        self._advance(np.zeros(len(self.what), dtype=np.int64))
 
     def step(self, actions: npt.NDArray[np.int64], active: Flags) -> None:
         """Decide for each active cluster; what comes of it is in `seen`, `masks`, `rewards` and `over`."""
         self.rewards[~active] = 0.0
         self.over[~active] = False
         self.what[:] = np.where(active, CHOOSE, LEAVE)
-        self._go_on(actions)
+        self._advance(actions)
 
-    def _go_on(self, actions: npt.NDArray[np.int64]) -> None:
-        loops().go_on(
+    def _advance(self, actions: npt.NDArray[np.int64]) -> None:
+        loops().advance_fleet(
             self.fleet, actions, self.what, self.rules, self.scratch, self.visible, self.seen, self.masks, self.rewards,
             self.over,
         )  # fmt: skip

@@ -345,7 +345,7 @@ def observe(copy: Copy, visible: int, may_idle: bool, seen: Floats, mask: Flags)
     mask[visible] = can_wait(copy, visible, may_idle)
 
 
-def go_on(
+def advance_fleet(
     fleet: Fleet, actions: Ints, what: Ints, rules: Rules, scratch: Scratch, visible: int, seen: Floats, masks: Flags,
     rewards: Floats, over: Flags,
 ) -> None:  # fmt: skip

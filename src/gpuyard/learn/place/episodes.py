@@ -14,7 +14,7 @@ MISFIT, DELAY, PER_TICK = -2.0, -0.05, -0.1
 """Rewards: for a choice that does not fit, for none, and, at the end, for every tick that it took."""
 
 
-class Floor(NamedTuple):
+class Episode(NamedTuple):
     """One episode under way."""
 
     tasks: Ints
@@ -29,10 +29,10 @@ class Floor(NamedTuple):
     """Ticks so far; the row at the head; percent of GPUs used, added up over ticks; tasks that have ended."""
 
 
-def new_floor(tasks: Ints, gpus: int, longest: int) -> Floor:
+def new_episode(tasks: Ints, gpus: int, longest: int) -> Episode:
     """Before the first tick, all GPUs empty; no task runs longer than so many ticks."""
     n = len(tasks)
-    return Floor(
+    return Episode(
         tasks,
         np.zeros((gpus, 2, longest), np.int64),
         np.full(n, -1, np.int64),
@@ -41,9 +41,9 @@ def new_floor(tasks: Ints, gpus: int, longest: int) -> Floor:
     )
 
 
-def is_over(floor: Floor) -> bool:
+def is_over(episode: Episode) -> bool:
     """Whether every task has been placed and has ended."""
-    return bool(floor.counts[3] == len(floor.tasks))
+    return bool(episode.counts[3] == len(episode.tasks))
 
 
 def has_space(held: Ints, gpu: int, task: Ints) -> bool:
@@ -68,9 +68,9 @@ def pass_tick(held: Ints) -> None:
             held[gpu, kind, last] = 0
 
 
-def step_floor(floor: Floor, action: int) -> float:
+def step_episode(episode: Episode, action: int) -> float:
     """One tick: try the head where it is wanted (beyond the last GPU: nowhere), and let time pass. The reward."""
-    counts, tasks, held = floor.counts, floor.tasks, floor.held
+    counts, tasks, held = episode.counts, episode.tasks, episode.held
     now, head, gpus = counts[0], counts[1], len(held)
     reward = 0.0
     if head < len(tasks):
@@ -78,8 +78,8 @@ def step_floor(floor: Floor, action: int) -> float:
             reward = DELAY
         elif has_space(held, action, tasks[head]):
             put_on(held, action, tasks[head])
-            floor.gpu[head] = action
-            floor.start[head] = now
+            episode.gpu[head] = action
+            episode.start[head] = now
             counts[1] = head + 1
             reward = (20 - now) * 0.1
         else:
@@ -87,7 +87,7 @@ def step_floor(floor: Floor, action: int) -> float:
     for gpu in range(gpus):
         counts[2] += held[gpu, 0, 0]
     counts[0] = now + 1
-    reward += _ended(floor, now)
+    reward += _ended(episode, now)
     if counts[3] == len(tasks):
         reward += PER_TICK * counts[0]
     else:
@@ -95,21 +95,21 @@ def step_floor(floor: Floor, action: int) -> float:
     return reward
 
 
-def _ended(floor: Floor, now: int) -> float:
+def _ended(episode: Episode, now: int) -> float:
     """Count those who ended at this tick; their reward."""
     reward = 0.0
-    for row in range(floor.counts[1]):
-        if floor.start[row] + floor.tasks[row, 2] == now:
-            floor.counts[3] += 1
-            reward += 10 + 2 * floor.tasks[row, 3]
+    for row in range(episode.counts[1]):
+        if episode.start[row] + episode.tasks[row, 2] == now:
+            episode.counts[3] += 1
+            reward += 10 + 2 * episode.tasks[row, 3]
     return reward
 
 
-def outcome(floor: Floor) -> Floats:
+def outcome(episode: Episode) -> Floats:
     """Makespan in ticks, mean wait in ticks, and percent of all GPUs used: what an episode is judged by."""
-    ticks = floor.counts[0]
-    wait = floor.start.sum() / len(floor.start)
-    return np.array([float(ticks), wait, floor.counts[2] / (ticks * len(floor.held))])
+    ticks = episode.counts[0]
+    wait = episode.start.sum() / len(episode.start)
+    return np.array([float(ticks), wait, episode.counts[2] / (ticks * len(episode.held))])
 
 
 AHEAD = 10
@@ -236,34 +236,34 @@ def least_used(held: Ints) -> int:
     return best
 
 
-def decide(method: int, floor: Floor, weights: Floats, dice: Ints, scratch: Ints, features: Floats) -> int:
+def decide(method: int, episode: Episode, weights: Floats, dice: Ints, scratch: Ints, features: Floats) -> int:
     """What a method does next: a GPU for the head, or the number past the last one for none."""
-    now, head, gpus = floor.counts[0], floor.counts[1], len(floor.held)
-    if head == len(floor.tasks):
+    now, head, gpus = episode.counts[0], episode.counts[1], len(episode.held)
+    if head == len(episode.tasks):
         return gpus
     if method == RANDOM:
         return int(dice[now % len(dice)])
     if method == ROUND_ROBIN:
         return int(now % gpus)
     if method == LEAST_LOADED:
-        return least_used(floor.held)
+        return least_used(episode.held)
     if method == BEST_FIT:
-        best = fullest(floor.held, floor.tasks[head])
+        best = fullest(episode.held, episode.tasks[head])
         return best if best >= 0 else gpus
-    ahead = min(AHEAD, len(floor.tasks) - head)
-    return choose_gpu(weights, floor.held, floor.tasks[head:], ahead, scratch, features)
+    ahead = min(AHEAD, len(episode.tasks) - head)
+    return choose_gpu(weights, episode.held, episode.tasks[head:], ahead, scratch, features)
 
 
 def play(tasks: Ints, gpus: int, longest: int, method: int, weights: Floats, dice: Ints) -> Floats:
     """One episode: makespan, wait, utilization and reward."""
-    floor = new_floor(tasks, gpus, longest)
-    scratch = np.empty_like(floor.held)
+    episode = new_episode(tasks, gpus, longest)
+    scratch = np.empty_like(episode.held)
     features = np.zeros(FEATURES)
     total = 0.0
-    while not is_over(floor):
-        total += step_floor(floor, decide(method, floor, weights, dice, scratch, features))
+    while not is_over(episode):
+        total += step_episode(episode, decide(method, episode, weights, dice, scratch, features))
     found = np.empty(4)
-    found[:3] = outcome(floor)
+    found[:3] = outcome(episode)
     found[3] = total
     return found
 

@@ -123,7 +123,7 @@ def loops() -> ModuleType:
     return compiler.load("place", compiler.merged_source((episodes,), ("play_all",)))
 
 
-class Course(NamedTuple):
+class EpisodeSet(NamedTuple):
     """Episodes, and the GPUs on which they are played."""
 
     episodes: Episodes
@@ -132,24 +132,26 @@ class Course(NamedTuple):
     dice: Ints
 
 
-def new_course(seeds: Sequence[int], gpus: int = GPUS, mix: TaskMix | None = None) -> Course:
+def new_episode_set(seeds: Sequence[int], gpus: int = GPUS, mix: TaskMix | None = None) -> EpisodeSet:
     """The episodes of these seeds."""
     mix = mix or known_mix()
     dice = np.stack([np.random.default_rng(seed).integers(0, gpus, _DICE) for seed in seeds])
-    return Course(draw_episodes(seeds, mix), gpus, longest(mix), dice)
+    return EpisodeSet(draw_episodes(seeds, mix), gpus, longest(mix), dice)
 
 
-def play(course: Course, method: str, weights: Floats | None = None) -> Floats:
+def play(episode_set: EpisodeSet, method: str, weights: Floats | None = None) -> Floats:
     """Makespan, wait, utilization and reward of each episode, a row each."""
     known = np.zeros(WEIGHTS) if weights is None else weights
-    tasks, counts = course.episodes
-    found: Floats = loops().play_all(tasks, counts, course.gpus, course.longest, METHODS[method], known, course.dice)
+    tasks, counts = episode_set.episodes
+    found: Floats = loops().play_all(
+        tasks, counts, episode_set.gpus, episode_set.longest, METHODS[method], known, episode_set.dice
+    )
     return found
 
 
-def score(course: Course, method: str, weights: Floats | None = None) -> Score:
+def score(episode_set: EpisodeSet, method: str, weights: Floats | None = None) -> Score:
     """The same on average."""
-    found = play(course, method, weights)
+    found = play(episode_set, method, weights)
     makespan, wait, utilization, reward = found.mean(axis=0).tolist()
     return Score(method, makespan, wait, utilization, reward, found[:, 0])
 
@@ -240,9 +242,9 @@ def train(
     search = CMA(mean=np.zeros(WEIGHTS), sigma=0.3, seed=seed, population_size=population)
     rng = np.random.default_rng(seed)
     for generation in range(generations):
-        course = new_course(rng.integers(FIRST_TRAINING_SEED, 2**40, episodes).tolist(), gpus)
+        episode_set = new_episode_set(rng.integers(FIRST_TRAINING_SEED, 2**40, episodes).tolist(), gpus)
         candidates = [search.ask() for _ in range(population)]
-        search.tell([(x, float(play(course, "learned", x)[:, 0].mean())) for x in candidates])
+        search.tell([(x, float(play(episode_set, "learned", x)[:, 0].mean())) for x in candidates])
         if progress:
             progress(generation + 1, generations)
     return Placer(np.array(search.mean), seed, generations)

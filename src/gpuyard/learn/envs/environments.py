@@ -1,4 +1,8 @@
-"""`gpuyard/Queue-v0`: which waiting job is next on a simulated cluster; one environment, or a vector of them."""
+"""Gymnasium environments:
+
+`gpuyard/Queue-v0` (which waiting job is next; one cluster or a vector of them) and `gpuyard/Place-v0` (which GPU a
+task shares).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from gpuyard.learn.envs.clusters import Clusters, Observations, width_of
+from gpuyard.learn.place.episodes import Episode, is_over, new_episode, outcome, step_episode
+from gpuyard.learn.place.placer import GPUS, draw_tasks, known_mix, longest, most_tasks, observe, size_of_observation
 from gpuyard.sim.trace import Flags, Floats
 
 
@@ -121,3 +127,58 @@ class QueueVectorEnv(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[
             of.begin(k, self._dice[k])
         self._over = np.zeros_like(over)
         return {"final_info": told, "_final_info": over.copy(), "final_obs": last, "_final_obs": over.copy()}
+
+
+PlaceObservation = npt.NDArray[np.float32]
+
+
+class PlaceEnv(gymnasium.Env[PlaceObservation, np.int64]):
+    """Seed 000's problem with the task in view and nothing lost; docs/reference/environments.md says what is what."""
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+
+    def __init__(self, gpus: int = GPUS, config: str | None = None, render_mode: str | None = None) -> None:
+        self.mix = known_mix(config)
+        self.gpus, self.longest, self.render_mode = gpus, longest(self.mix), render_mode
+        self.top = max(1.0, *(kind.ranges["priority"].high for kind in self.mix.types if "priority" in kind.ranges))
+        size = size_of_observation(gpus, self.longest)
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (size,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(gpus + 1)
+        self.episode: Episode = new_episode(draw_tasks(0, self.mix), gpus, self.longest)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[PlaceObservation, dict[str, Any]]:
+        """Draw tasks: those of the seed or, without one, of the next in the sequence that the last seed began."""
+        super().reset(seed=seed)
+        drawn = seed if seed is not None else int(self.np_random.integers(2**62))
+        self.episode = new_episode(draw_tasks(drawn, self.mix), self.gpus, self.longest)
+        return self._observation(), {"tasks": len(self.episode.tasks)}
+
+    def step(self, action: np.int64) -> tuple[PlaceObservation, float, bool, bool, dict[str, Any]]:
+        """Try the task at the head on a GPU, or on none, and let a tick pass."""
+        reward = float(step_episode(self.episode, int(action)))
+        over = is_over(self.episode)
+        return self._observation(), reward, over, False, self._metrics() if over else {}
+
+    def action_masks(self) -> Flags:
+        """What could ever do anything: with no task left, GPUs cannot. To delay is always allowed."""
+        masks = np.ones(self.gpus + 1, dtype=np.bool_)
+        masks[: self.gpus] = self.episode.counts[1] < len(self.episode.tasks)
+        return masks
+
+    def render(self) -> str:
+        """A line: the tick, how much of each GPU is used, and how many tasks wait."""
+        ticks, head = self.episode.counts[:2].tolist()
+        used = " ".join(f"{util}%/{memory}%" for util, memory in self.episode.held[:, :, 0].tolist())
+        return f"tick {ticks}: {used}, {len(self.episode.tasks) - head} waiting"
+
+    def _observation(self) -> PlaceObservation:
+        rest = self.episode.tasks[self.episode.counts[1] :]
+        seen = observe(self.episode.held, rest, len(rest), most_tasks(self.mix), self.top)
+        return np.clip(seen, 0.0, 1.0)
+
+    def _metrics(self) -> dict[str, Any]:
+        makespan, wait, utilization = outcome(self.episode).tolist()
+        placed = int(np.count_nonzero(self.episode.gpu >= 0))
+        return {"makespan": int(makespan), "wait": wait, "utilization": utilization, "placed": placed}
