@@ -9,7 +9,6 @@ trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir))
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.signals import Interrupted, Signals
 from gpuyard.adapt.torchrates import agreed, set_rates
 from gpuyard.errors import UserError
+from gpuyard.policies.model_files import replace_file
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -83,10 +83,8 @@ class BudgetCallback(TrainerCallback):
         self._aside("checkpoint" if self._save_at_end else "")
         if not state.is_world_process_zero:
             return
-        file = _beside(args, state) / _FILE
-        fresh = file.with_suffix(".tmp")
-        fresh.write_text(json.dumps({"budget": self.budget.state(), "plan": self.plan.state()}))
-        os.replace(fresh, file)
+        state_now = json.dumps({"budget": self.budget.state(), "plan": self.plan.state()})
+        replace_file(_beside(args, state) / _FILE, state_now.encode())
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any

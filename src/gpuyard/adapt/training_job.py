@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import json
 import math
-import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -14,18 +13,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from gpuyard.adapt.clocks import CLOCKS
 from gpuyard.errors import UserError, suggest
 from gpuyard.units import parse_duration
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that whoever reads it sees all of it, or what was there before."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(draft, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
 
 
 def read_text(path: Path) -> str:
@@ -38,7 +28,6 @@ def read_text(path: Path) -> str:
         raise OSError(0, f"it is not whole, or not compressed by gzip ({error})") from None
 
 
-CLOCKS = ("wall", "cpu", "virtual")
 OPTIMIZERS = ("adam", "adamw", "sgd")
 OPERATIONS = ("deepen", "widen")
 _LARGEST = 1_000_000  # bytes of a file
@@ -106,7 +95,7 @@ class Job:
 
     def __post_init__(self) -> None:
         _check(0 < self.budget < math.inf, f"a budget must be above 0, not {self.budget:g}")
-        _check_known("clock", self.clock, CLOCKS)
+        _check_known("clock", self.clock, tuple(CLOCKS))
         _check(bool(self.grow_by), "grow_by needs deepen, widen, or both")
         for word in self.grow_by:
             _check_known("grow_by", word, OPERATIONS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,6 +17,7 @@ from gpuyard.errors import UserError
 from gpuyard.learn.search import LONGEST, Baseline, Trials, clone_heuristic, fitness, sample_queues, tuned_rule
 from gpuyard.learn.trace_windows import Problem, Span, Window, cut, draw
 from gpuyard.policies.features import COLUMNS, features
+from gpuyard.policies.model_files import replace_file
 from gpuyard.policies.network import BASES, JOB_FEATURES, SIZES, Network, untrained
 from gpuyard.policies.trained_policy import Learned
 from gpuyard.sim.trace import Floats
@@ -290,9 +290,7 @@ def _fingerprint(problems: Sequence[Problem], recipe: Recipe) -> str:
 
 def _keep(path: Path, course: Course, problems: Sequence[Problem], recipe: Recipe) -> None:
     """Write where a training stands; all of it or nothing."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(pickle.dumps((_fingerprint(problems, recipe), course)))
-    os.replace(draft, path)
+    replace_file(path, pickle.dumps((_fingerprint(problems, recipe), course)))
 
 
 def _resumed(path: Path | None, problems: Sequence[Problem], recipe: Recipe) -> Course | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -18,6 +17,7 @@ from gpuyard.adapt.agent import scorer
 from gpuyard.adapt.agent.scorer import Floats, Gains, Network, Range
 from gpuyard.adapt.decisions import UNKNOWN, Situation
 from gpuyard.errors import UserError
+from gpuyard.policies.model_files import content_hash, write_hashed
 
 FORMAT = "gpuyard-adaptation-policy"
 LARGEST = 10_000_000
@@ -84,16 +84,12 @@ class Agent:
     @property
     def hash(self) -> str:
         """Of everything that is in the file."""
-        return _hash(self.facts())
+        return content_hash(self.facts())
 
     def save(self, path: Path, force: bool = False) -> None:
         """Write it, all of it or nothing; what is there already stays, unless forced."""
         check_free(path, force)
-        text = json.dumps({**self.facts(), "hash": self.hash}, allow_nan=False) + "\n"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(text)
-        os.replace(draft, path)
+        write_hashed(path, self.facts())
 
 
 def check_free(path: Path, force: bool) -> None:
@@ -135,7 +131,7 @@ def load_hashed(path: str | Path) -> tuple[Agent, str]:
             f"{name} was learned on version {facts.get('features')} of the features, and this gpuyard has "
             f"version {scorer.VERSION}: {_ADVICE}"
         )
-    if facts.pop("hash", None) != _hash(facts):
+    if facts.pop("hash", None) != content_hash(facts):
         raise UserError(f"{name} is damaged: what it holds is not what was written ({_ADVICE})")
     try:
         return _read(facts), hashlib.sha256(content).hexdigest()
@@ -189,10 +185,6 @@ def _read(facts: dict[str, Any]) -> Agent:
 def rounded(agent: Agent) -> Agent:
     """The decider as it is after having been written and read."""
     return _read(agent.facts())
-
-
-def _hash(facts: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _rounded(values: Floats | Sequence[Any]) -> Any:

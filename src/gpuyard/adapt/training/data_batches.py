@@ -379,7 +379,7 @@ class Evaluator:
         self._budget.keep(KEPT, took * max(1.0, self._validation.samples / score.samples))
         return score
 
-    def examine(self, model: nn.Module, step: int, *, last: bool = False, decision: bool = False) -> Score:
+    def evaluate(self, model: nn.Module, step: int, *, last: bool = False, decision: bool = False) -> Score:
         """Find out how good the network is now; at the end by all samples, as far as the time goes."""
         budget = self._budget
         began, end = budget.used, budget.total - budget.kept("checkpoint")

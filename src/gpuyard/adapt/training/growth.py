@@ -1,4 +1,4 @@
-"""Growth of a training's network: the options, their prices, and the situation that a decider sees."""
+"""Growth of a training's network: the options, their prices, and the learning curve that growth is judged by."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +16,8 @@ from torch.optim import Adam, Optimizer
 
 from gpuyard.adapt import ops
 from gpuyard.adapt.budget import Budget
-from gpuyard.adapt.decisions import UNKNOWN, Option, Situation
+from gpuyard.adapt.decisions import UNKNOWN, Option
 from gpuyard.adapt.training.snapshots import load_random_state, random_state
-
-if TYPE_CHECKING:
-    from gpuyard.adapt.training.trainer import BudgetedTrainer
-
 
 TRIED = 2
 """Steps that a grown copy is timed by, after one that is not counted."""
@@ -202,26 +198,3 @@ def headroom(device: torch.device) -> float:
         return 1.0
     free, total = torch.cuda.mem_get_info(device)
     return free / total
-
-
-def situation(trainer: BudgetedTrainer, options: tuple[Option, ...]) -> Situation:
-    """A training as it is now, with what could be done."""
-    budget, examiner = trainer.budget, trainer.examiner
-    by_fraction = [(time / budget.total, accuracy) for time, accuracy in examiner.points]
-    step = trainer.step_cost if budget.exact else budget.step_time
-    left = budget.end - budget.used
-    return Situation(
-        time_left=budget.left,
-        time_total=budget.total,
-        steps_left=max(0.0, left / step) if step > 0 else UNKNOWN,
-        steps_done=float(trainer.steps),
-        accuracy=examiner.accuracy,
-        slope=slope(by_fraction),
-        headroom=headroom(trainer.device),
-        grown=len(ops.growth_log(trainer.model)),
-        decision=trainer.agenda.asked,
-        decisions=trainer.agenda.asking.decisions,
-        noise=noise(examiner.points, examiner.samples),
-        loss_gap=examiner.loss - trainer.train_loss,
-        options=options,
-    )

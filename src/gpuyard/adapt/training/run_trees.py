@@ -13,8 +13,9 @@ from gpuyard.adapt.decisions import Situation, grow, nothing
 from gpuyard.adapt.training.runner import Built, build
 from gpuyard.adapt.training.snapshots import pack, unpack
 from gpuyard.adapt.training.trainer import BudgetedTrainer
-from gpuyard.adapt.training_job import Job, job_of, write_whole
+from gpuyard.adapt.training_job import Job, job_of
 from gpuyard.errors import UserError
+from gpuyard.policies.model_files import replace_file
 
 Actions = tuple[int, ...]
 Row = dict[str, Any]
@@ -72,7 +73,7 @@ class Tree:
             raise UserError(
                 f"{self.folder} was begun for another job of that name; record into another file, or remove it"
             )
-        write_whole(known, text.encode())
+        replace_file(known, text.encode())
 
     def state_file(self, actions: Actions) -> Path:
         """What is left of a node that has others below it."""
@@ -118,7 +119,7 @@ class Tree:
             return
         parameters = (*way.parameters, trainer.parameters)
         way = Branch((*way.situations, situation), parameters, seconds)
-        write_whole(self.state_file(actions), pack({"trainer": trainer.state(), "way": way.to_json()}))
+        replace_file(self.state_file(actions), pack({"trainer": trainer.state(), "way": way.to_json()}))
 
     def _build(self, anew: bool) -> None:
         """Make a trainer, if there is none to use again."""
@@ -153,7 +154,7 @@ class Tree:
             "seconds": sum(way.seconds[_first_own(actions) :]),
             "alone": sum(way.seconds),
         }
-        write_whole(self.row_file(actions), json.dumps(row).encode())
+        replace_file(self.row_file(actions), json.dumps(row).encode())
 
     def _load(self, actions: Actions) -> tuple[dict[str, Any], Branch]:
         path = self.state_file(actions)

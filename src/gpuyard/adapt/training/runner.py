@@ -22,11 +22,12 @@ from gpuyard.adapt.decisions import Asking
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.training.data_batches import Validation, accuracy
 from gpuyard.adapt.training.networks import Data, Split, make_data, make_network, relative_cost
-from gpuyard.adapt.training.telemetry import Event, Listener
-from gpuyard.adapt.training.trainer import BudgetedTrainer, Decides
-from gpuyard.adapt.training_job import Job, Training, write_whole
+from gpuyard.adapt.training.trainer import BudgetedTrainer
+from gpuyard.adapt.training.training_state import Decides, Event, Listener
+from gpuyard.adapt.training_job import Job, Training
 from gpuyard.errors import UserError
 from gpuyard.grants import Grants
+from gpuyard.policies.model_files import replace_file
 
 _KINDS: Mapping[str, type[Optimizer]] = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
 
@@ -153,7 +154,7 @@ class RunFolder:
             if fresh and self.folder.exists():
                 shutil.rmtree(self.folder)
             raise
-        write_whole(self.folder / JOB, json.dumps({**job.facts(), "hash": job.hash}, indent=1).encode())
+        replace_file(self.folder / JOB, json.dumps({**job.facts(), "hash": job.hash}, indent=1).encode())
         return built
 
 
@@ -188,7 +189,7 @@ def run(job: Job, folder: Path, *, force: bool = False, say: Listener | None = N
     torch.save(
         {"growth": ops.growth_log(built.trainer.model), "weights": built.trainer.model.state_dict()}, folder / NETWORK
     )
-    write_whole(folder / RESULT, json.dumps(facts, indent=1).encode())
+    replace_file(folder / RESULT, json.dumps(facts, indent=1).encode())
     if grants is not None:
         grants.flush(_EXIT / 2)
     return facts

@@ -13,7 +13,7 @@ import random
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,13 +21,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpuyard.adapt import ops
-from gpuyard.adapt.decisions import Situation
 from gpuyard.adapt.ops.restoration import FADING, WEIGHT
 from gpuyard.client.retry import to_stderr
 from gpuyard.errors import UserError
-
-if TYPE_CHECKING:
-    from gpuyard.adapt.training.trainer import BudgetedTrainer
+from gpuyard.policies.model_files import replacing
 
 
 def cpu_copy(value: Any) -> Any:
@@ -174,21 +171,6 @@ class Teacher:
         }
 
 
-def shrink_network(trainer: BudgetedTrainer, growths: int) -> tuple[nn.Module, Optimizer, Teacher]:
-    """The network before it grew so many times, an optimizer with what it can keep, and the larger one as a teacher."""
-    before = optimizer_state(trainer.optimizer, trainer.model)
-    student = ops.shrink(trainer.model, growths)
-    optimizer = trainer.make_optimizer(student.parameters())
-    carry_over(optimizer, student, before)
-    for group, old in zip(optimizer.param_groups, before["groups"], strict=False):
-        group["initial_lr"] = old["options"].get("initial_lr", group["lr"])
-    return student, optimizer, Teacher(trainer.model, trainer.batches.per_epoch)
-
-
-VERSION = 1
-_NUMBERS = ("steps", "started", "finished", "train_loss", "rate", "lent", "small")
-
-
 @runtime_checkable
 class Stateful(Protocol):
     """A decider whose answers depend on more than what it is asked."""
@@ -222,74 +204,6 @@ class BaseNetwork:
         if self._log:
             raise UserError("this network had grown before the training began: hand over the one that code makes")
         return ops.rebuild(start, log)
-
-
-def snapshot(trainer: BudgetedTrainer) -> dict[str, Any]:
-    """All of it: tensors on the CPU and plain values, sharing nothing with the training."""
-    teacher, decider = trainer.teacher, trainer.decider
-    return {
-        "version": VERSION,
-        "of": trainer.base.facts(),
-        "growth": ops.growth_log(trainer.model),
-        "model": cpu_copy(dict(trainer.model.state_dict())),
-        "optimizer": optimizer_state(trainer.optimizer, trainer.model),
-        "budget": trainer.budget.state(),
-        "plan": trainer.plan.state(),
-        "batches": trainer.batches.state(),
-        "agenda": trainer.agenda.state(),
-        "random": random_state(),
-        "numbers": {name: getattr(trainer, name) for name in _NUMBERS},
-        "examiner": trainer.examiner.state(),
-        "actions": list(trainer.actions),
-        "log": trainer.log.state(),
-        "pending": None if trainer.pending is None else trainer.pending.to_json(),
-        "teacher": None if teacher is None else teacher.state(),
-        "decider": cpu_copy(decider.state()) if isinstance(decider, Stateful) else None,
-    }
-
-
-def restore(trainer: BudgetedTrainer, state: dict[str, Any]) -> None:
-    """Put a training where that one was."""
-    if state.get("version") != VERSION:
-        raise UserError(f"this state is of version {state.get('version')}, and only {VERSION} is known")
-    if state["of"] != trainer.base.facts():
-        raise UserError("this state is of another training: its network or its batches differ from this one's")
-    if ops.growth_log(trainer.model) != state["growth"]:
-        trainer.model = trainer.base.grown(state["growth"], trainer.model).to(trainer.device)
-    trainer.model.load_state_dict(state["model"])
-    trainer.optimizer = trainer.make_optimizer(trainer.model.parameters())
-    load_optimizer_state(trainer.optimizer, trainer.model, state["optimizer"])
-    trainer.budget.load_state(state["budget"])
-    trainer.plan.load_state(state["plan"])
-    trainer.batches.load_state(state["batches"])
-    trainer.agenda.load_state(state["agenda"])
-    for name in _NUMBERS:
-        setattr(trainer, name, state["numbers"][name])
-    trainer.examiner.load_state(state["examiner"])
-    trainer.actions = list(state["actions"])
-    trainer.log.load_state(state["log"])
-    trainer.pending = None if state["pending"] is None else Situation.from_json(state["pending"])
-    trainer.teacher = None if state["teacher"] is None else _teacher(trainer, state["teacher"])
-    if state["decider"] is not None and isinstance(trainer.decider, Stateful):
-        trainer.decider.load_state(cpu_copy(state["decider"]))
-    trainer.model.train()
-    trainer.network_changed()
-    load_random_state(state["random"])  # last: making networks and optimizers may draw some
-
-
-def remind(trainer: BudgetedTrainer) -> None:
-    """Ask a new decider what the one before it was asked: if it draws random numbers, these go on where they were."""
-    if trainer.decider is None or isinstance(trainer.decider, Stateful):
-        return
-    for event in trainer.log.history:
-        if event["event"] == "decision" and event["situation"]["options"]:
-            trainer.decider.decide(Situation.from_json(event["situation"]))
-
-
-def _teacher(trainer: BudgetedTrainer, state: dict[str, Any]) -> Teacher:
-    model = trainer.base.grown(state["growth"]).to(trainer.device)
-    model.load_state_dict(state["model"])
-    return Teacher(model, state["epoch"], state["steps"])
 
 
 _MAGIC = b"gpuyard-checkpoint 1 "
@@ -342,12 +256,9 @@ class Checkpoints:
         """The same, where somebody else writes the file."""
         before = self.all()
         path = self.directory / f"checkpoint-{_number(before[0]) + 1 if before else 1:08d}.pt"
-        beside = path.with_suffix(".tmp")
         try:
-            write(beside)
-            _sync(beside)
-            beside.replace(path)
-            _sync(self.directory)  # the rename, too, must be on the disk
+            with replacing(path, path.with_suffix(".tmp")) as draft:
+                write(draft)
             for old in [*before[KEPT_CHECKPOINTS - 1 :], *self.directory.glob("checkpoint-*.tmp")]:
                 old.unlink(missing_ok=True)
         except OSError as error:
@@ -369,14 +280,6 @@ class Checkpoints:
         if found:
             raise UserError(f"no checkpoint in {self.directory} can be read; remove them to begin anew")
         return None
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _number(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""Who decides in a training, and how it ended."""
+"""The training loop within a budget: steps, decisions, evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,21 +15,24 @@ from torch.optim import Optimizer
 
 from gpuyard.adapt import ops
 from gpuyard.adapt.budget import Budget, Change
-from gpuyard.adapt.decisions import Asking, Decision, DecisionSchedule, Option, Situation, nothing, resource_changes
+from gpuyard.adapt.decisions import Asking, Decision, DecisionSchedule, Situation, nothing, resource_changes
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.signals import Interrupted, Signals
-from gpuyard.adapt.training import data_batches, growth, snapshots, telemetry
+from gpuyard.adapt.training import data_batches
 from gpuyard.adapt.training.data_batches import Evaluator, make_batches
-from gpuyard.adapt.training.growth import OptimizerOf, Price, Prices, adam, grow, parameters
-from gpuyard.adapt.training.snapshots import Checkpoints, Teacher, seed_all, shrink_network
-from gpuyard.adapt.training.telemetry import Event, EventLog, Listener
+from gpuyard.adapt.training.growth import OptimizerOf, Price, Prices, adam, grow
+from gpuyard.adapt.training.snapshots import BaseNetwork, Checkpoints, Teacher, seed_all
+from gpuyard.adapt.training.training_state import (
+    Decides,
+    Event,
+    EventLog,
+    Listener,
+    Reports,
+    TrainingState,
+    decision_report,
+    declined_report,
+)
 from gpuyard.errors import UserError
-
-
-class Decides(Protocol):
-    """Who says whether to grow: anything of `gpuyard.adapt.deciders`, or your own."""
-
-    def decide(self, situation: Situation) -> Decision: ...
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,10 @@ class Result:
 
 EXAMPLE = 32
 """Samples that growing is calibrated and verified with; more would take longer, and tell no more."""
-GLANCE = 4
-"""Samples that are enough to see where a network can grow."""
 _SMOOTH = 0.02
 
 
-class BudgetedTrainer:
+class BudgetedTrainer(TrainingState):
     """One training. Data are tensors `(x, y)`, a dataset, a DataLoader, or anything that gives batches again and again.
 
     `optimizer` makes one from parameters, and has the full learning rate; `plan` says what part of it holds when.
@@ -91,19 +92,19 @@ class BudgetedTrainer:
     ) -> None:
         if not math.isfinite(budget.total):
             raise UserError("a training needs a budget that ends")
-        self.model, self.budget, self.seed, self.base = model, budget, seed, snapshots.BaseNetwork(model, batch_size)
+        self.model, self.budget, self.seed, self.base = model, budget, seed, BaseNetwork(model, batch_size)
         self.device = self.base.device
         self.loss, self.make_optimizer, self.cost = loss, optimizer, cost
         self.batches = make_batches(train, batch_size, seed, self.device)
         self._validation = data_batches.Validation(validation, loss, metric, self.device)
         self.plan, self.decider, self.grow_by = plan or RatePlan(), decider, grow_by
         asking = asking or Asking(most=3 if decider is not None else 0)
-        self.agenda = DecisionSchedule(asking, resource_changes(gpu_changes), evaluate_every)
+        self.schedule = DecisionSchedule(asking, resource_changes(gpu_changes), evaluate_every)
         self.restart_rate, self.prices = restart_rate, Prices(optimizer, loss, cost, known_prices)
         self.log, self.watch = EventLog(log, callbacks), Signals()
         self.checkpoints = None if checkpoints is None else Checkpoints(checkpoints)
         self._checkpoint_every = checkpoint_every
-        self._reports = telemetry.Reports(self)
+        self._reports = Reports(self)
         self._begin_anew(optimizer(model.parameters()))
         budget.listeners.append(self._granted)
 
@@ -111,28 +112,11 @@ class BudgetedTrainer:
         """Where a training stands that has not begun."""
         self.optimizer, self.teacher, self.pending = optimizer, None, None
         self.steps, self.started, self.finished = 0, False, False
-        self.examiner = Evaluator(self._validation, self.budget)
-        self.actions: list[int] = []
+        self.evaluator = Evaluator(self._validation, self.budget)
+        self.actions = []
         self.train_loss = self.rate = math.nan
-        self.lent = False
-        """Whether the scheduler gave more, and nothing was decided about it."""
-        self.small = -1
-        """How often the network had grown before there was more to be had; below 0: there never was."""
+        self.lent, self.small = False, -1
         self.network_changed()
-
-    teacher: Teacher | None
-    pending: Situation | None
-    """What waits for a decision."""
-
-    def network_changed(self) -> None:
-        """Find out again what depends on the network and its optimizer."""
-        self.parameters = parameters(self.model)
-        price = self.cost(self.model) if self.cost is not None and self.budget.exact else 1.0
-        self.step_cost = price + (self.teacher.price(self.cost) if self.teacher and self.budget.exact else 0.0)
-        groups = self.optimizer.param_groups
-        for group in groups:
-            group.setdefault("initial_lr", groups[0].get("initial_lr", group["lr"]))
-        self._rates = [(group, float(group["initial_lr"])) for group in groups]
 
     # -- the three parts --------------------------------------------------------------------------
 
@@ -151,18 +135,18 @@ class BudgetedTrainer:
         if state is None:
             return False
         self.load_state(state)
-        snapshots.remind(self)
+        self.replay_decisions()
         self._tell("resumed", passing=True)
         return True
 
     def advance(self) -> Situation | None:
         """Train until something is to be decided; None once the budget is over."""
-        budget, agenda, watch = self.budget, self.agenda, self.watch
+        budget, schedule, watch = self.budget, self.schedule, self.watch
         self._start()
         while self.pending is None and not self.finished:
             if watch.any or time.monotonic() >= self._look:
                 self._heed()
-            if budget.news or self.steps >= agenda.due_step or budget.used >= agenda.due_time:
+            if budget.news or self.steps >= schedule.due_step or budget.used >= schedule.due_time:
                 self._attend()
                 continue
             if not budget.step(self.step_cost):
@@ -181,15 +165,15 @@ class BudgetedTrainer:
         if decision.option is not None:
             failure = self._grow(decision)
         self.actions.append(situation.nothing if decision.option is None or failure else decision.option.action)
-        self.agenda.answered(self.steps, self.batches.per_epoch)
+        self.schedule.answered(self.steps, self.batches.per_epoch)
         told = {**decision.to_json(), "action": self.actions[-1], "reason": failure or decision.reason}
         self._tell(
             "decision", **told, accuracy=situation.accuracy, parameters_before=before, situation=situation.to_json()
         )
         if self.budget.grants is not None:
-            self.budget.grants.report(**telemetry.decision_report(self, decision, before, failure))
+            self.budget.grants.report(**decision_report(self, decision, before, failure))
         if self.lent and self.actions[-1] == situation.nothing:
-            self.agenda.resources("down", self.steps)  # what was offered is given back
+            self.schedule.resources("down", self.steps)  # what was offered is given back
         self.lent = False
         self._plan()
 
@@ -198,12 +182,12 @@ class BudgetedTrainer:
         if not self.finished:
             self._evaluate(last=True)
             self.finished = True
-            self._tell("end", accuracy=self.examiner.accuracy, loss=self.examiner.loss)
+            self._tell("end", accuracy=self.evaluator.accuracy, loss=self.evaluator.loss)
             self._save()
         self._reports.tell()
         return Result(
-            self.examiner.accuracy,
-            self.examiner.loss,
+            self.evaluator.accuracy,
+            self.evaluator.loss,
             self.steps,
             self.budget.used,
             self.budget.total,
@@ -212,13 +196,9 @@ class BudgetedTrainer:
             self.log.history,
         )
 
-    def state(self) -> dict[str, Any]:
-        """All that the rest of this training depends on, as tensors on the CPU and plain values, sharing nothing."""
-        return snapshots.snapshot(self)
-
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on where that was, to the last bit if the clock is virtual; the state can be used again."""
-        snapshots.restore(self, state)
+        self.restore(state)
         self._plan()
 
     # -- a step -----------------------------------------------------------------------------------
@@ -247,7 +227,7 @@ class BudgetedTrainer:
 
     def _taught(self, teacher: Teacher) -> None:
         """After a step that the larger network had a say in."""
-        if teacher.an_epoch_on and self.examiner.room():
+        if teacher.an_epoch_on and self.evaluator.room():
             self._evaluate("after down")
         if teacher.done():
             self.teacher = None
@@ -263,12 +243,12 @@ class BudgetedTrainer:
         seed_all(self.seed)
         self.model.train()
         self.budget.start()
-        self.examiner.probe(self.model)
+        self.evaluator.probe(self.model)
         self._save()
         self._plan()
 
     def _plan(self) -> None:
-        self.agenda.plan(self.budget, self._spacing())
+        self.schedule.plan(self.budget, self._spacing())
         save_at = self._saved_at + self._pause if self.checkpoints else math.inf
         self._look = min(save_at, self._reports.due)
 
@@ -291,15 +271,15 @@ class BudgetedTrainer:
 
     def _attend(self) -> None:
         """Take up what is due: changes of resources, an evaluation, a decision."""
-        budget, agenda = self.budget, self.agenda
+        budget, schedule = self.budget, self.schedule
         budget.end_step()
         while budget.news:
             self._resources(event := budget.news.popleft(), event.kind)
-        while change := agenda.change(budget):
+        while change := schedule.change(budget):
             self._resources(None, change)
-        if agenda.evaluation(budget, self._spacing()) and self.examiner.room():
+        if schedule.evaluation(budget, self._spacing()) and self.evaluator.room():
             self._evaluate()
-        if agenda.question(budget, self.steps):
+        if schedule.question(budget, self.steps):
             self._ask()
         self._plan()
 
@@ -310,7 +290,7 @@ class BudgetedTrainer:
         self._tell(
             "resources", change=kind, why=getattr(event, "why", "as told"), gpus=list(getattr(event, "gpus", ()))
         )
-        self.agenda.resources(kind, self.steps)
+        self.schedule.resources(kind, self.steps)
         if kind == "up":
             self._take_up(offered=event is not None)
             return
@@ -322,30 +302,23 @@ class BudgetedTrainer:
     def _take_up(self, offered: bool) -> None:
         """There is more to be had: remember how the network was before, and decline what nobody will decide about."""
         self.small = len(ops.growth_log(self.model))
-        self.lent = offered and self.agenda.asks
+        self.lent = offered and self.schedule.asks
         if offered and not self.lent and self.budget.grants is not None:
-            self.budget.grants.report(**telemetry.declined_report(self))
+            self.budget.grants.report(**declined_report(self))
 
     def _granted(self, change: Change) -> None:
         kind = "extend" if change.after > change.before else "shrink"
         self._tell("grant", kind=kind, before=change.before, after=change.after, why=change.why)
-        self.agenda.plan(self.budget, self._spacing())
+        self.schedule.plan(self.budget, self._spacing())
 
     def _ask(self) -> None:
         """Let somebody decide, if there is anything to decide."""
-        if self.examiner.step != self.steps and self.examiner.room():
+        if self.evaluator.step != self.steps and self.evaluator.room():
             self._evaluate(decision=True)
         options = self.options()
-        self.pending = growth.situation(self, options)
+        self.pending = self.situation(options)
         if not options:
             self.apply(nothing(self.pending, "the network can grow nowhere"))
-
-    def options(self) -> tuple[Option, ...]:
-        """What could be done now, and what it costs."""
-        with self.budget.aside():
-            inputs = self.batches.example(GLANCE)[0]
-            batch = self.batches.example(self.base.batch)
-            return self.prices.options(self.model, inputs, batch, self.budget, self.grow_by)
 
     def _grow(self, decision: Decision) -> str:
         """Grow; the reason if that could not be done."""
@@ -358,7 +331,7 @@ class BudgetedTrainer:
             return str(error)
         self.network_changed()
         self.budget.dearer(option.cost_ratio)
-        self.examiner.probe(self.model)
+        self.evaluator.probe(self.model)
         if self.restart_rate:
             self.plan.restart()
         return ""
@@ -370,21 +343,21 @@ class BudgetedTrainer:
             return
         before = self.parameters
         with self.budget.aside():
-            self.model, self.optimizer, self.teacher = shrink_network(self, growths)
+            self.shrink_network(growths)
             self.model.train()
         self.network_changed()
-        self.examiner.probe(self.model)
+        self.evaluator.probe(self.model)
         self._tell("shrunk", parameters_before=before)
-        if self.examiner.room():
+        if self.evaluator.room():
             self._evaluate()
 
     # -- evaluating, saving, telling --------------------------------------------------------------
 
     def _spacing(self) -> float:
-        return self.examiner.plan(self.agenda.interval(self.budget))
+        return self.evaluator.plan(self.schedule.interval(self.budget))
 
     def _evaluate(self, what: str = "evaluation", *, last: bool = False, decision: bool = False) -> None:
-        score = self.examiner.examine(self.model, self.steps, last=last, decision=decision)
+        score = self.evaluator.evaluate(self.model, self.steps, last=last, decision=decision)
         self._tell(what, accuracy=score.accuracy, loss=score.loss, samples=score.samples)
 
     def _save(self) -> None:
