@@ -42,7 +42,7 @@ LEAST_HEADROOM = 0.05
 
 @dataclass(frozen=True)
 class Weighed:
-    """What an option is expected to bring and to cost, in accuracy."""
+    """Expected gain and cost of an option, in accuracy."""
 
     option: Option
     cost: float
@@ -53,12 +53,11 @@ class Weighed:
 
     @property
     def gain(self) -> float:
-        """What remains."""
         return self.brings - self.forgone
 
 
 class CostRule:
-    """Grows where the steps that are left, at the new price, let a new layer pay back more than noise."""
+    """Grows where the remaining steps, at the new price, let a new layer pay back more than noise."""
 
     name = "cost-rule"
     foresees = True
@@ -68,7 +67,6 @@ class CostRule:
         self.payback, self.margin = payback, margin
 
     def decide(self, situation: Situation) -> Decision:
-        """The option with the highest gain, if that is above noise."""
         if not situation.options:
             return nothing(situation, "there is nowhere to grow")
         if situation.headroom < LEAST_HEADROOM:
@@ -87,7 +85,6 @@ class CostRule:
         return grow(situation, best.option, f"{said}; {compared}", best.gain)
 
     def weigh(self, situation: Situation, option: Option) -> Weighed:
-        """What an option brings and costs."""
         cost = USUAL_COST if math.isnan(option.cost_ratio) else max(option.cost_ratio, 1e-6)
         error = 1.0 - (USUAL_ACCURACY if math.isnan(situation.accuracy) else min(situation.accuracy, 1.0))
         done, left = _steps(situation)
@@ -98,7 +95,7 @@ class CostRule:
 
 
 def _steps(situation: Situation) -> tuple[float, float]:
-    """Steps done, at least one, and left; where nobody counts them, by what is left of the time."""
+    """Steps done, at least one, and left; without counts, by the time left."""
     left = situation.steps_left
     if math.isnan(left):
         left = situation.fraction_left * USUAL_STEPS
@@ -112,23 +109,19 @@ DEFAULT = "cost-rule"
 
 
 class Never:
-    """Never grows."""
-
     name = "never"
 
     def decide(self, situation: Situation) -> Decision:
-        """Nothing, always."""
         return nothing(situation, "it never grows")
 
 
 class Timed:
-    """Grows at certain decisions, whatever is seen: the first, the middle, the last, or every so many."""
+    """Grows at certain decisions, whatever the situation: the first, the middle, the last, or every n-th."""
 
     def __init__(self, name: str, times: int = 1, every: int = 1, site: str = "cheapest") -> None:
         self.name, self.times, self.every, self.site = name, times, every, site
 
     def decide(self, situation: Situation) -> Decision:
-        """Grow, if it is time."""
         due, when = self._due(situation.decision, situation.decisions)
         told = f"decision {situation.decision + 1} of {situation.decisions}"
         if not due:
@@ -148,7 +141,7 @@ class Timed:
 
 
 class Random:
-    """Grows by chance: every option and nothing alike, or with a given chance."""
+    """Grows at random: every option and nothing alike, or with a given probability."""
 
     name = "random"
 
@@ -156,7 +149,6 @@ class Random:
         self.chance, self._random = chance, random.Random(seed)
 
     def decide(self, situation: Situation) -> Decision:
-        """Whatever is drawn."""
         options = situation.nothing
         chance = options / (options + 1) if math.isnan(self.chance) else self.chance if options else 0.0
         chances = (*(chance / options for _ in range(options)), 1.0 - chance)
@@ -168,7 +160,7 @@ class Random:
 
 
 class TableOracle:
-    """Does what came to most in a recording of the same environment."""
+    """Repeats the best sequence of a recording of the same environment."""
 
     name = "table-oracle"
 
@@ -176,7 +168,7 @@ class TableOracle:
         self.sequence, self.environment, self.accuracy = sequence, environment, accuracy
 
     def decide(self, situation: Situation) -> Decision:
-        """The next action of the best sequence; nothing, after its end."""
+        """The next action of the best sequence; nothing after its end."""
         if situation.decision >= len(self.sequence):
             return nothing(situation, f"the recording of {self.environment} has no more decisions")
         action = self.sequence[situation.decision]
@@ -192,7 +184,7 @@ class TableOracle:
 
 
 class Reinforce:
-    """Does what was learned from recordings; nothing, where the gain that is expected is below noise."""
+    """Acts as learned from recordings; does nothing where the expected gain is below noise."""
 
     name = "reinforce"
     foresees = True
@@ -202,7 +194,6 @@ class Reinforce:
         self.agent, self.source = agent, source
 
     def decide(self, situation: Situation) -> Decision:
-        """The likeliest action, unless too little is to be gained by it."""
         if not situation.options:
             return nothing(situation, "there is nowhere to grow")
         weighed, gains, noises = self.agent.weigh(situation)
@@ -225,7 +216,7 @@ def _points(gain: float) -> str:
 
 
 def pick(situation: Situation, site: str) -> tuple[Option, str]:
-    """The option that a word or a number stands for, and why it is that."""
+    """The option that a word or a number names, and the reason."""
     options = situation.options
     if site == "first":
         return options[0], "the first"
@@ -254,7 +245,6 @@ def make_decider(text: str) -> Decider:
 
 
 def decider_names() -> tuple[str, ...]:
-    """All that can be named."""
     return tuple(_MAKERS)
 
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One operation that could be done now."""
+    """One operation that is possible now."""
 
     action: int
     """Its number among the options; doing nothing has the number after the last."""
@@ -68,16 +68,15 @@ class Situation:
 
     @property
     def fraction_left(self) -> float:
-        """The share of the budget that is left."""
         return self.time_left / self.time_total if self.time_total > 0 else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values; what is unknown is null."""
+        """As plain values; unknown ones are null."""
         return {**_plain(asdict(self)), "options": [_plain(asdict(option)) for option in self.options]}
 
     @staticmethod
     def from_json(facts: Mapping[str, Any]) -> Situation:
-        """From what `to_json` gave; what is missing has its default."""
+        """From `to_json`; missing values have their defaults."""
         options = tuple(_option(k, one) for k, one in enumerate(facts.get("options") or ()))
         known = {field.name: facts[field.name] for field in fields(Situation) if field.name in facts}
         return _made(Situation, {**known, "options": options})
@@ -85,8 +84,6 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a decider answers."""
-
     option: Option | None
     """What to do; None: nothing."""
     probabilities: tuple[float, ...]
@@ -97,11 +94,10 @@ class Decision:
 
     @property
     def action(self) -> int:
-        """The number of what to do; that of doing nothing comes after the options'."""
+        """The number of the option; doing nothing comes after the options."""
         return len(self.probabilities) - 1 if self.option is None else self.option.action
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values, for a log."""
         return {
             "action": self.action,
             "site": None if self.option is None else self.option.site,
@@ -113,22 +109,18 @@ class Decision:
 
 
 class Decider(Protocol):
-    """Who decides."""
-
     name: str
 
-    def decide(self, situation: Situation) -> Decision:
-        """What to do now."""
-        ...
+    def decide(self, situation: Situation) -> Decision: ...
 
 
 def grow(situation: Situation, option: Option, reason: str, predicted_gain: float = UNKNOWN) -> Decision:
-    """The decision to do one thing for certain."""
+    """The decision for one option, with certainty."""
     return Decision(option, _certain(situation, option.action), reason, predicted_gain)
 
 
 def nothing(situation: Situation, reason: str, predicted_gain: float = UNKNOWN) -> Decision:
-    """The decision to do nothing for certain."""
+    """The decision to do nothing, with certainty."""
     return Decision(None, _certain(situation, situation.nothing), reason, predicted_gain)
 
 
@@ -151,7 +143,7 @@ def _option(place: int, facts: Any) -> Option:
 
 
 def _made(kind: type[T], facts: dict[str, Any]) -> T:
-    """One of a kind, each value checked; null becomes unknown."""
+    """An instance, each value checked; null becomes unknown."""
     found: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
         if field.name not in facts:
@@ -203,25 +195,24 @@ class Asking:
 
     @property
     def by_the_clock(self) -> bool:
-        """Whether it is known beforehand when."""
+        """Whether the times of decisions are known beforehand."""
         return bool(self.fractions or self.times)
 
     @property
     def decisions(self) -> int:
-        """How many there are, at most."""
         return len(self.fractions) + len(self.times) if self.by_the_clock else self.most
 
 
 @dataclass(frozen=True)
 class ResourceChange:
-    """A change of resources that is told by the job's own file, in place of a scheduler."""
+    """A change of resources from the job's own file, instead of a scheduler."""
 
     time: float
     change: str
 
 
 def resource_changes(changes: Sequence[Mapping[str, Any]]) -> tuple[ResourceChange, ...]:
-    """Such changes in order of time, checked."""
+    """Changes in order of time, checked."""
     found = []
     for one in changes:
         time, change = one.get("time"), one.get("change")
@@ -234,7 +225,7 @@ def resource_changes(changes: Sequence[Mapping[str, Any]]) -> tuple[ResourceChan
 
 
 class DecisionSchedule:
-    """What comes when: the next decision, change of resources and evaluation. All but the settings is state."""
+    """When the next decision, change of resources and evaluation are due. All but the settings is state."""
 
     def __init__(self, asking: Asking, changes: tuple[ResourceChange, ...], every: float | None) -> None:
         if every is not None and not every > 0:
@@ -249,7 +240,7 @@ class DecisionSchedule:
         self.due_time, self.due_step = 0.0, math.inf
 
     def plan(self, budget: Budget, spacing: float = 0.0) -> None:
-        """Find out when the next thing is due; evaluations are at least `spacing` apart."""
+        """Compute when the next thing is due; evaluations are at least `spacing` apart."""
         due = [self._evaluation(budget, spacing), self._point(budget)]
         if self._changed < len(self._changes):
             due.append(self._changes[self._changed].time)
@@ -261,7 +252,7 @@ class DecisionSchedule:
         return self.evaluated + max(self.interval(budget), spacing)
 
     def interval(self, budget: Budget) -> float:
-        """How far apart evaluations are meant to be."""
+        """The intended time between evaluations."""
         return math.inf if self._every is None else self._every * budget.total
 
     def _point(self, budget: Budget) -> float:
@@ -278,21 +269,20 @@ class DecisionSchedule:
         return ""
 
     def resources(self, change: str, step: int) -> None:
-        """Resources changed: ask from now on, or no more."""
+        """Resources changed: decide from now on, or no more."""
         if not self.asking.by_the_clock:
             self._ask_step = step if change == "up" and self.asked < self.asking.most else math.inf
 
     @property
     def asks(self) -> bool:
-        """Whether a decision follows from what is to be had."""
+        """Whether a decision follows a change of resources."""
         return self._ask_step < math.inf
 
     def question(self, budget: Budget, step: int) -> bool:
-        """Whether a decision is due."""
         return step >= self._ask_step or budget.used >= self._point(budget) - _EPSILON * budget.total
 
     def answered(self, step: int, epoch: int) -> None:
-        """It was made; the next may come after as many steps as an epoch has."""
+        """A decision was made; the next may follow an epoch later."""
         self.asked += 1
         if self._ask_step < math.inf:
             self._ask_step = step + epoch if self.asked < self.asking.most else math.inf
@@ -307,7 +297,6 @@ class DecisionSchedule:
         return True
 
     def state(self) -> dict[str, Any]:
-        """All of it as plain values."""
         return {
             "asked": self.asked,
             "changed": self._changed,
@@ -316,6 +305,5 @@ class DecisionSchedule:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on where that was."""
         self.asked, self._changed = state["asked"], state["changed"]
         self._ask_step, self.evaluated = state["ask_step"], state["evaluated"]

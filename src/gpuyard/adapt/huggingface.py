@@ -100,7 +100,7 @@ class BudgetCallback(TrainerCallback):
             raise Interrupted(self._ending)
 
     def _aside(self, name: str) -> None:
-        """What the Trainer did since the last step ended is no part of the next."""
+        """Count the time since the last step as no part of the next."""
         now = self.budget.clock.now()
         self.budget.spent(now - self._mark, name)
         self._mark = now

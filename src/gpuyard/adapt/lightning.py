@@ -78,7 +78,7 @@ class BudgetCallback(Callback):
             trainer.should_stop = True
 
     def _expect_validation(self, trainer: Trainer) -> None:
-        """As long as none was seen: as if its batches took as long as those of the training."""
+        """Before the first validation: assume that its batches take as long as training batches."""
         if self.budget.times and not self.budget.kept("evaluation") and trainer.enable_validation:
             batches = sum(number for number in trainer.num_val_batches if number != float("inf"))
             self.budget.keep("evaluation", batches * self.budget.times.typical)

@@ -62,6 +62,5 @@ class Signals:
         self.save = self.any = True
 
     def saved(self) -> None:
-        """The checkpoint is written."""
         self.save = False
         self.any = bool(self.end)

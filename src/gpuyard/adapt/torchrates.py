@@ -21,7 +21,7 @@ def set_rates(optimizer: Optimizer, scale: float) -> None:
 
 
 def agreed(value: T) -> T:
-    """What the first of several processes that train together says: clocks differ, and they must do the same."""
+    """The value of the first of several training processes: clocks differ, and all must do the same."""
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() < 2:
         return value
     told: list[Any] = [value]

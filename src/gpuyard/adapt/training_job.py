@@ -19,7 +19,7 @@ from gpuyard.units import parse_duration
 
 
 def read_text(path: Path) -> str:
-    """What is in a file; of one that ends with .gz, what is in it uncompressed."""
+    """The text of a file; one that ends with .gz is uncompressed."""
     if path.suffix != ".gz":
         return path.read_text()
     try:
@@ -35,8 +35,6 @@ _LARGEST = 1_000_000  # bytes of a file
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How it is trained."""
-
     batch_size: int = 64
     learning_rate: float = 0.01
     optimizer: str = "adam"
@@ -61,7 +59,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Environments:
-    """What is recorded: every combination of these is an environment."""
+    """Environments to record: every combination of these values."""
 
     budget: tuple[float, ...] = ()
     """Empty: the job's own."""
@@ -73,8 +71,6 @@ class Environments:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One training."""
-
     name: str
     budget: float
     network: Mapping[str, Any]
@@ -108,7 +104,6 @@ class Job:
 
     @property
     def hash(self) -> str:
-        """Tells trainings apart."""
         return hashlib.sha256(json.dumps(self.facts(), sort_keys=True).encode()).hexdigest()[:16]
 
     def to_record(self) -> list[Job]:
@@ -124,7 +119,7 @@ class Job:
 
 
 def _first_up(job: Job) -> float:
-    """The part of the budget after which there is more to be had."""
+    """The part of the budget after which resources go up."""
     if job.decide_at:
         return min(job.decide_at)
     times = [float(change["time"]) for change in job.gpu_changes if change.get("change") == "up"]
@@ -134,7 +129,7 @@ def _first_up(job: Job) -> float:
 
 
 def read_job(path: Path) -> Job:
-    """A job out of its file; every mistake is told with what to do about it."""
+    """A job from its file; errors say what to do."""
     try:
         if path.stat().st_size > _LARGEST:
             raise UserError(f"{path} is too large to be a job")
@@ -150,7 +145,6 @@ def read_job(path: Path) -> Job:
 
 
 def job_of(facts: Mapping[str, Any], name: str, folder: Path) -> Job:
-    """A job out of what its file says."""
     known = {one.name for one in fields(Job)} - {"folder"}
     given = dict(facts)
     for word in given:

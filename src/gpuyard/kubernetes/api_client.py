@@ -39,22 +39,21 @@ class ApiError(GpuyardError):
 
     @property
     def conflict(self) -> bool:
-        """Whether somebody else was faster."""
+        """Whether another client was faster."""
         return self.status == 409
 
     @property
     def missing(self) -> bool:
-        """Whether there is no such thing (any more)."""
         return self.status == 404
 
     @property
     def gone(self) -> bool:
-        """Whether the server does not remember as far back as we asked: list again."""
+        """Whether the server has forgotten the requested version: list again."""
         return self.status == 410 or self.reason in ("Expired", "Gone")
 
     @property
     def later(self) -> bool:
-        """Whether it may go well if it is tried again."""
+        """Whether a retry may succeed."""
         return self.status == 429 or self.status >= 500
 
 
@@ -71,7 +70,7 @@ class Change(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """What a list held, and the version from which on to watch."""
+    """Objects of a list, and the version from which to watch."""
 
     items: list[Object]
     version: str
@@ -87,7 +86,7 @@ class Api:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the connections of all threads; who calls again gets a new one."""
+        """Close the connections of all threads; a later call opens a new one."""
         with self._lock:
             links, self._links = self._links, []
         for link in links:
@@ -96,23 +95,19 @@ class Api:
     # -- single calls -------------------------------------------------------------------------------
 
     def get(self, path: str, **params: Any) -> Object:
-        """What is at a path."""
         return self.call("GET", path, params=params)
 
     def post(self, path: str, body: Mapping[str, Any], **params: Any) -> Object:
-        """Make something."""
         return self.call("POST", path, body, params)
 
     def put(self, path: str, body: Mapping[str, Any], **params: Any) -> Object:
-        """Replace something."""
         return self.call("PUT", path, body, params)
 
     def patch(self, path: str, body: Mapping[str, Any], kind: str = MERGE, **params: Any) -> Object:
-        """Change a part of something."""
         return self.call("PATCH", path, body, params, kind)
 
     def delete(self, path: str, body: Mapping[str, Any] | None = None, **params: Any) -> Object:
-        """Remove something; `gracePeriodSeconds`, `propagationPolicy` and `dryRun` may follow."""
+        """Delete an object; `gracePeriodSeconds`, `propagationPolicy` and `dryRun` may follow."""
         return self.call("DELETE", path, body, params)
 
     def call(
@@ -135,7 +130,7 @@ class Api:
         return found
 
     def _sent(self, method: str, target: str, content: bytes | None, kind: str) -> tuple[int, bytes]:
-        """Send it on this thread's connection; on a new one if the server closed that while it was idle."""
+        """Send on this thread's connection, or on a new one if the server closed that while it was idle."""
         kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         for link in ([kept] if kept is not None else []) + [None]:
             fresh = link is None
@@ -176,7 +171,7 @@ class Api:
         return http.client.HTTPSConnection(where.host, where.port, timeout=timeout, context=context)
 
     def _kept(self, timeout: float) -> http.client.HTTPConnection:
-        """A connection that is closed with all others."""
+        """A connection that `close` closes."""
         link = self._link(timeout)
         with self._lock:
             self._links.append(link)
@@ -210,7 +205,7 @@ class Api:
                 return Listed(items, str(meta.get("resourceVersion", "")))
 
     def watch(self, path: str, version: str, *, seconds: int = 300, **params: Any) -> Watch:
-        """What happens to objects of a kind from a version on."""
+        """Changes of objects of a kind from a version on."""
         asked = {**params, "watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true",
                  "timeoutSeconds": seconds}  # fmt: skip
         link = self._link(self._timeout)
@@ -231,7 +226,7 @@ class Api:
 
 
 class Watch:
-    """A stream of changes; it ends when the server has said so, and then another one goes on from the last version."""
+    """A stream of changes; when the server ends it, another one continues from the last version."""
 
     def __init__(self, api: Api, link: http.client.HTTPConnection, answer: http.client.HTTPResponse) -> None:
         self._api, self._link, self._answer = api, link, answer
@@ -289,12 +284,12 @@ def _loads(text: bytes) -> Any:
 
 
 def core(kind: str, namespace: str = "", name: str = "", *below: str) -> str:
-    """The path of something in the core group: `core("pods", "default", "a", "binding")`."""
+    """Path of an object in the core group: `core("pods", "default", "a", "binding")`."""
     return _path("/api/v1", kind, namespace, name, *below)
 
 
 def group(group: str, kind: str, namespace: str = "", name: str = "", *below: str) -> str:
-    """The path of something in another group: `group("coordination.k8s.io/v1", "leases", "kube-system")`."""
+    """Path of an object in another group: `group("coordination.k8s.io/v1", "leases", "kube-system")`."""
     return _path(f"/apis/{group}", kind, namespace, name, *below)
 
 
@@ -308,28 +303,28 @@ _FIRST, _LONGEST = 0.1, 5.0  # seconds until it is tried again
 
 
 class Relisted(NamedTuple):
-    """Everything of a kind, as it was listed."""
+    """All objects of a kind, as listed."""
 
     kind: str
     objects: list[Any]
 
 
 class Changed(NamedTuple):
-    """Something came, or is otherwise than before."""
+    """A new or changed object."""
 
     kind: str
     object: Any
 
 
 class Gone(NamedTuple):
-    """Something is there no longer."""
+    """A deleted object."""
 
     kind: str
     object: Any
 
 
 class Reflector(threading.Thread):
-    """Follows one kind of object. What is told is read here, so that the thread that decides need not."""
+    """Follows one kind of object, and parses objects in its own thread, not in the scheduler's."""
 
     def __init__(
         self,
@@ -351,7 +346,6 @@ class Reflector(threading.Thread):
         """Why nothing is heard at present; empty: all is well."""
 
     def run(self) -> None:
-        """Follow it until it is stopped."""
         pause = _FIRST
         while not self._stopped.is_set():
             try:
@@ -371,7 +365,6 @@ class Reflector(threading.Thread):
                 pause = min(2 * pause, _LONGEST)
 
     def stop(self) -> None:
-        """Follow it no longer."""
         self._stopped.set()
         if self._watch is not None:
             self._watch.close()

@@ -29,14 +29,14 @@ _PAUSE = 0.25  # seconds before what the server could not do is tried again, twi
 
 
 class Bound(NamedTuple):
-    """The server took a binding."""
+    """The server accepted a binding."""
 
     uid: str
     seconds: float
 
 
 class Unbound(NamedTuple):
-    """It did not."""
+    """The server refused a binding."""
 
     uid: str
     conflict: bool
@@ -45,13 +45,13 @@ class Unbound(NamedTuple):
 
 
 class Evicted(NamedTuple):
-    """The server took an eviction, or the pod was gone already."""
+    """The server accepted an eviction, or the pod was gone already."""
 
     uid: str
 
 
 class NotEvicted(NamedTuple):
-    """It did not: a budget does not allow it."""
+    """The server refused an eviction, for example because of a disruption budget."""
 
     uid: str
     why: str
@@ -75,7 +75,6 @@ class ApiWriter:
             thread.start()
 
     def __len__(self) -> int:
-        """How many calls are to be made."""
         return self._queue.qsize()
 
     def stop(self, seconds: float = 5.0) -> None:
@@ -103,7 +102,7 @@ class ApiWriter:
     # -- binding and eviction -----------------------------------------------------------------------
 
     def bind(self, assignment: Assignment, annotations: Mapping[str, str], event: Mapping[str, Any]) -> None:
-        """Bind a pod, with what it is to be told, and tell it."""
+        """Bind a pod with annotations, then post the event."""
         self._put(URGENT, lambda: self._bind(assignment, annotations, event))
 
     def _bind(self, assignment: Assignment, annotations: Mapping[str, str], event: Mapping[str, Any]) -> None:
@@ -135,7 +134,7 @@ class ApiWriter:
             pause *= 2
 
     def evict(self, pod: Pod, event: Mapping[str, Any]) -> None:
-        """Ask a pod to end, as far as the budgets of its owners allow."""
+        """Evict a pod, as far as disruption budgets allow."""
         self._put(URGENT, lambda: self._evict(pod, event))
 
     def _evict(self, pod: Pod, event: Mapping[str, Any]) -> None:
@@ -159,7 +158,7 @@ class ApiWriter:
             self._post_event(event)
 
     def _eviction_version(self) -> str:
-        """What this server knows an eviction as."""
+        """The API version of evictions on this server."""
         if not self._eviction:
             found = self._api.get("/apis/policy").get("versions") or []
             known = [one.get("groupVersion") for one in found]
@@ -167,28 +166,27 @@ class ApiWriter:
         return self._eviction
 
     def _has_v1(self) -> bool:
-        """Whether evictions are of policy/v1: budgets may be while evictions are not yet."""
+        """Whether evictions are of policy/v1; budgets may be before evictions are."""
         found = self._api.get("/api/v1").get("resources") or []
         return any(one.get("name") == "pods/eviction" and one.get("version") == "v1" for one in found)
 
     # -- telling ------------------------------------------------------------------------------------
 
     def post(self, event: Mapping[str, Any], priority: int = SOON) -> None:
-        """Write an event."""
         self._put(priority, lambda: self._post_event(event))
 
     def repeat(self, event: Mapping[str, Any], count: int) -> None:
-        """Say that an event happened again."""
+        """Count another occurrence of an event."""
         meta = event["metadata"]
         body = {"count": count, "lastTimestamp": timestamp(time.time()), "message": event["message"]}
         self._put(LATER, lambda: self._again(core("events", meta["namespace"], meta["name"]), event, body))
 
     def later(self, call: Callable[[], None]) -> None:
-        """Make a call that nobody waits for."""
+        """Make a call with the lowest priority."""
         self._put(LATER, call)
 
     def condition(self, pod: Pod, message: str) -> None:
-        """Let a pod's status say why it is not scheduled: what autoscalers go by."""
+        """Write to a pod's status why it is not scheduled, for autoscalers."""
         condition = {
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
             "lastTransitionTime": timestamp(time.time()),
@@ -196,7 +194,7 @@ class ApiWriter:
         self._put(LATER, lambda: self._patch_status(pod, {"conditions": [condition]}))
 
     def nominate(self, pod: Pod, node: str) -> None:
-        """Let a pod's status say for which node others are evicted."""
+        """Write to a pod's status the node from which others are evicted for it."""
         self._put(SOON, lambda: self._patch_status(pod, {"nominatedNodeName": node}))
 
     def _patch_status(self, pod: Pod, status: Mapping[str, Any]) -> None:
@@ -217,7 +215,7 @@ class ApiWriter:
             self._post_event(event)
 
     def _forgiving(self, call: Callable[[], object]) -> None:
-        """Make a call that nothing depends on; a pod or a namespace that is gone need not be told anything."""
+        """Make a call that may fail because the pod or the namespace is gone."""
         try:
             call()
         except ApiError as error:
@@ -225,7 +223,6 @@ class ApiWriter:
                 raise
 
     def event(self, about: Mapping[str, Any], reason: str, message: str, kind: str = "Normal") -> dict[str, Any]:
-        """An event about an object."""
         now = time.time()
         at, namespace = timestamp(now), about.get("namespace") or "default"
         return {
@@ -238,12 +235,11 @@ class ApiWriter:
 
 
 def pod_reference(pod: Pod) -> dict[str, str]:
-    """A pod, as events refer to it."""
+    """A pod as events refer to it."""
     return {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
 
 
 def timestamp(at: float, digits: int = 0) -> str:
-    """A time as the API writes it."""
     text = datetime.fromtimestamp(at, UTC)
     return text.strftime("%Y-%m-%dT%H:%M:%S") + (f".{text.microsecond:06d}" if digits else "") + "Z"
 
@@ -252,7 +248,7 @@ _SPARED = 60.0  # seconds for which a pod that could not be evicted is left alon
 
 
 class Evictions:
-    """Evictions that are under way, and those that were refused."""
+    """Evictions in progress, and those that were refused."""
 
     def __init__(
         self,
@@ -269,11 +265,10 @@ class Evictions:
         """Pods that are left alone, and until when."""
 
     def forget(self, uid: str) -> None:
-        """A pod is gone."""
         self._heirs.pop(uid, None)
 
     def evict(self, plan: Plan, later: list[Start], now: float) -> None:
-        """Evict whom a plan stops, and promise their GPUs to those who follow."""
+        """Evict the pods that a plan stops, and promise their GPUs to the jobs that follow."""
         world = self._world
         state = world.state
         assert state is not None
@@ -291,7 +286,7 @@ class Evictions:
                 self._writer.nominate(who, pod.node)
 
     def relieve(self, pod: Pod, why: str, now: float) -> None:
-        """Evict a pod that was given memory which others want now."""
+        """Evict a pod whose memory others need now."""
         world = self._world
         state, job = world.state, world.job_of.get(pod.uid)
         if state is None or job is None or state.row_of[job] in state.recalled or not self._leads():
@@ -307,7 +302,7 @@ class Evictions:
         self._writer.evict(pod, self._writer.event(pod_reference(pod), "Preempted", f"Preempted: {why}"))
 
     def refused(self, uid: str, now: float) -> None:
-        """A pod stays: who was to have its GPUs waits like all others, and it is left alone for a time."""
+        """A pod stays: it is spared for a time, and the job that was promised its GPUs waits like all others."""
         world, heir = self._world, self._heirs.pop(uid, "")
         state, job = world.state, world.job_of.get(uid)
         if state is None or job is None:
@@ -322,14 +317,14 @@ class Evictions:
             world.record(Unpromised(now, heir))
 
     def spare_no_longer(self, now: float) -> None:
-        """Let pods be evicted again that were left alone for long enough."""
+        """Let pods be evicted again whose time is over."""
         for uid in [uid for uid, until in self._spared.items() if until <= now]:
             del self._spared[uid]
             self._world.protected.discard(uid)
             self._tell_core(uid, now)
 
     def _tell_core(self, uid: str, now: float) -> None:
-        """Let the core know whether a pod may be evicted."""
+        """Update the core's request: whether the pod may be evicted."""
         world = self._world
         request = world.request_of(uid)
         if request is not None:

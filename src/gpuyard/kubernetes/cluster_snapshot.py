@@ -22,7 +22,7 @@ from gpuyard.policies.resolver import make_planner
 
 
 class ClusterSnapshot:
-    """A scheduler that writes nothing, with the settings of the one that leads, as of now."""
+    """A scheduler that writes nothing, with the settings of the leader, as of now."""
 
     def __init__(self, api: Api, namespace: str | None = None) -> None:
         self._api, namespace = api, namespace or own_namespace(api)
@@ -46,7 +46,6 @@ class ClusterSnapshot:
         self.world.settle(now)
 
     def view(self) -> ClusterView:
-        """The cluster."""
         messages, known = self.scheduler.messages, dict[Any, str]()
         return cluster_view(
             self.world, self.scheduler.observed, lambda pod: messages.reason(pod, known),
@@ -54,20 +53,18 @@ class ClusterSnapshot:
         )  # fmt: skip
 
     def pod(self, namespace: str, name: str) -> Pod:
-        """The pod of a name."""
         found = next((pod for pod in self.world.pods.values() if (pod.namespace, pod.name) == (namespace, name)), None)
         if found is not None:
             return found
         return pod_of(self._api.get(core("pods", namespace, name)))  # one that is over
 
     def plan(self) -> Plan | None:
-        """What would be done now; None where there are no GPUs."""
+        """The plan as of now; None without GPUs."""
         engine = self.world.engine
         return None if engine is None else engine.planner.plan(Snapshot(engine.state, time.time()))
 
 
 def take_snapshot(api: Api, namespace: str | None = None) -> ClusterView:
-    """The cluster as it is now."""
     return ClusterSnapshot(api, namespace).view()
 
 
@@ -79,7 +76,7 @@ def _lease(api: Api, namespace: str) -> dict[str, Any]:
 
 
 def _settings(told: Mapping[str, str]) -> Settings:
-    """The settings that a scheduler advertises on its lease, as far as they matter here."""
+    """The settings that the leader advertises on its lease, as far as they matter here."""
 
     def number(name: str, usual: float) -> float:
         try:

@@ -28,8 +28,6 @@ except ImportError:  # the extra [kubernetes] has it
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """One GPU of a node."""
-
     index: int
     memory_total: float
     """0: nobody knows."""
@@ -46,8 +44,6 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node with GPUs."""
-
     name: str
     model: str
     ready: bool
@@ -91,8 +87,6 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """All of it, at one instant."""
-
     at: float
     server: str
     scheduler: str
@@ -108,17 +102,15 @@ class ClusterView:
     """`waiting`, `running`, `bound_total`, `evicted_total` ..."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
         return asdict(self)
 
 
 def dumps(view: ClusterView) -> bytes:
-    """A view as JSON; a large cluster's takes a moment, in which nobody else gets a word in."""
+    """A view as JSON; for a large cluster this holds the interpreter lock for a moment."""
     return orjson.dumps(view) if orjson else json.dumps(view.to_json()).encode()
 
 
 def nodes_of(world: ClusterState, observed: GpuUsage) -> tuple[NodeView, ...]:
-    """The nodes with GPUs."""
     state = world.state
     if state is None:
         return ()
@@ -127,7 +119,6 @@ def nodes_of(world: ClusterState, observed: GpuUsage) -> tuple[NodeView, ...]:
 
 
 def _rows_by_gpu(state: State) -> dict[int, list[int]]:
-    """Who is on each GPU."""
     found = dict[int, list[int]]()
     for row in state.running.array.tolist():
         for gpu in state.spot[row].tolist():
@@ -166,7 +157,7 @@ def _node(world: ClusterState, observed: GpuUsage, state: State, n: int, on: dic
 
 
 def pods_of(world: ClusterState, reason: Callable[[Pod], str]) -> tuple[PodView, ...]:
-    """The pods that are ours, or that hold GPUs; those who wait in the order in which they are to start."""
+    """Pods that are ours, or that hold GPUs; waiting ones in the order of the queue."""
     place = _places(world)
     shown = [pod for pod in world.pods.values() if (pod.gpus and pod.node) or world.is_ours(pod)]
     shown.sort(key=lambda pod: (place.get(pod.uid, 0 if not pod.waits else len(place) + 1), pod.created, pod.key))
@@ -174,7 +165,7 @@ def pods_of(world: ClusterState, reason: Callable[[Pod], str]) -> tuple[PodView,
 
 
 def _places(world: ClusterState) -> dict[str, int]:
-    """The place of each waiting pod in the queue."""
+    """The position of each waiting pod in the queue, from 1."""
     state = world.state
     if state is None or not len(state.waiting):
         return {}
@@ -215,7 +206,6 @@ def cluster_view(
     leader: str,
     counts: dict[str, int],
 ) -> ClusterView:
-    """All of it, now."""
     pods = pods_of(world, reason)
     waiting = sum(pod.phase in ("waiting", "gated") for pod in pods)
     settings = world.settings

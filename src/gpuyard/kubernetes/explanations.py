@@ -35,11 +35,11 @@ class Verdict(NamedTuple):
 
     @property
     def roomy(self) -> list[str]:
-        """Nodes that have room for it now."""
+        """Nodes that have room for the pod now."""
         return [name for name, reason in self.by_node.items() if not reason]
 
     def message(self, reserved: str = "") -> str:
-        """As kube-scheduler says it; nodes with room are not given to it because of what `reserved` says."""
+        """In kube-scheduler's form; `reserved` says why the pod does not get a node with room."""
         counts = Counter(reason or reserved or "have room" for reason in self.by_node.values())
         told = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items(), key=lambda x: (-x[1], x[0])))
         nearest = f"; {self.nearest}" if self.nearest and not self.roomy else ""
@@ -47,7 +47,6 @@ class Verdict(NamedTuple):
 
 
 def verdict(world: ClusterState, pod: Pod) -> Verdict:
-    """What keeps a pod from each node now."""
     if not pod.gpus:
         return Verdict({name: world.hosts.refusal(pod, name) for name in sorted(world.nodes)}, "")
     found = dict[str, str]()
@@ -60,7 +59,7 @@ def verdict(world: ClusterState, pod: Pod) -> Verdict:
 
 
 def _usable(world: ClusterState, pod: Pod, state: State) -> tuple[Floats, Floats]:
-    """How many GPUs of each node have room for a pod, and what is left of each GPU for those who share."""
+    """Number of GPUs of each node with room for a pod, and bytes left on each GPU for sharing."""
     pool, job = state.pool, world.job_of.get(pod.uid)
     wanted = pod.gpu_memory
     if job is not None and job in state.row_of and pod.shares:
@@ -92,7 +91,7 @@ def _reason(world: ClusterState, pod: Pod, n: int, enough: int, state: State) ->
 
 
 def _nearest(world: ClusterState, pod: Pod, reasons: dict[str, str], left: Floats) -> str:
-    """What is left of the GPUs with the most memory left, where that is what a pod lacks."""
+    """What is left where most memory is left, if memory is what a pod lacks."""
     if not pod.shares or "insufficient GPU memory" not in reasons.values():
         return ""
     lacking = [world.layout.number[name] for name, why in reasons.items() if why == "insufficient GPU memory"]
@@ -108,7 +107,7 @@ def _nearest(world: ClusterState, pod: Pod, reasons: dict[str, str], left: Float
 
 
 def over_quota(world: ClusterState, pod: Pod) -> str:
-    """What a namespace has of what it may have, if that is why its pod waits; else empty."""
+    """Usage and quota of the namespace, if the quota is why its pod waits; else empty."""
     state = world.state
     quotas = dict(world.rules.quotas)
     quota = quotas.get(pod.namespace) or quotas.get("*")
@@ -133,7 +132,7 @@ class _Decision:
 
 
 class Shadow:
-    """Remembers what was decided for each pod, and compares it with what happens to it."""
+    """Compares decisions that were not carried out with what the other scheduler does."""
 
     def __init__(self) -> None:
         self._decided: dict[str, _Decision] = {}
@@ -142,7 +141,6 @@ class Shadow:
         """Seconds by which we were earlier, over all pods that the other has bound; below 0: later."""
 
     def decided(self, assignment: Assignment, message: str, now: float) -> None:
-        """A pod would have been bound."""
         pod = assignment.pod
         if pod.uid not in self._decided:
             self._decided[pod.uid] = _Decision(assignment.node, now, pod.created)
@@ -150,12 +148,11 @@ class Shadow:
             log.info("would have: %s", message)
 
     def evicted(self, pod: Pod, why: str) -> None:
-        """A pod would have been evicted."""
         self.counts["evicted"] += 1
         log.info("would have: pod %s %s", pod.key, why)
 
     def heard(self, pod: Pod, waited: bool, now: float) -> None:
-        """A pod is otherwise than before, when it may have waited for a node: perhaps the other scheduler bound it."""
+        """A pod changed: perhaps the other scheduler bound it."""
         if not pod.node:
             return
         decision = self._decided.pop(pod.uid, None)
@@ -187,7 +184,7 @@ class _Message:
 
 
 class PodMessages:
-    """Rounds in which pods that wait are told why, not too many at once: ten thousand may wait."""
+    """Posts the reasons of waiting pods in rounds of limited size: ten thousand may wait."""
 
     def __init__(self, world: ClusterState, writer: ApiWriter, namespace: str) -> None:
         self._world, self._writer, self._namespace = world, writer, namespace
@@ -197,7 +194,6 @@ class PodMessages:
         self._namespaces: dict[str, str] = {}
 
     def forget(self, uid: str) -> None:
-        """A pod waits no longer."""
         self._told.pop(uid, None)
 
     def reason(self, pod: Pod, known: dict[Any, str] | None = None) -> str:
@@ -222,7 +218,7 @@ class PodMessages:
         return message
 
     def _reserved(self, pod: Pod) -> str:
-        """For whom nodes are kept that have room: whoever goes first and finds none."""
+        """For which job the nodes with room are reserved: the head of the queue, if it has none."""
         world = self._world
         state = world.state
         job = world.job_of.get(pod.uid)
@@ -235,7 +231,7 @@ class PodMessages:
         return "have room, and it is about to start" if head == job else f"reserved for {head}"
 
     def post_reasons(self, now: float) -> None:
-        """Tell some of those who wait, first those who were never told, then those who were told longest ago."""
+        """Post the reasons of some waiting pods: first those without any, then the oldest."""
         if now < self._due:
             return
         self._due = now + _EVERY
@@ -252,7 +248,7 @@ class PodMessages:
                 left -= self._tell_one(pod, now, known)
 
     def _tell_gangs(self, now: float) -> None:
-        """Tell the members of gangs that have been incomplete for long."""
+        """Post to the members of gangs that have been incomplete for long."""
         world = self._world
         for unit in world.gangs.waiting.values():
             if not unit.job and not unit.told and now - unit.since > unit.timeout:
@@ -272,7 +268,6 @@ class PodMessages:
         return 1
 
     def failed(self, pod: Pod, message: str, now: float) -> None:
-        """Say that a pod was not scheduled."""
         writer, told = self._writer, self._told.get(pod.uid)
         if told is not None and told.message == message:
             told.at, told.count = now, told.count + 1
@@ -287,19 +282,19 @@ class PodMessages:
         self._writer.post(self._writer.event(pod_reference(pod), reason, message, "Warning"), LATER)
 
     def cluster(self, reason: str, message: str, now: float, kind: str = "Warning") -> None:
-        """Say something that concerns no pod in particular: an event of the lease."""
+        """Post what concerns no single pod, as an event of the lease."""
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": names.LEASE}
         self._writer.post(self._writer.event({**lease, "namespace": self._namespace}, reason, message, kind))
 
     def namespace(self, name: str, message: str, now: float) -> None:
-        """Say that what a namespace says of itself makes no sense."""
+        """Post that a namespace's annotations make no sense."""
         if self._namespaces.get(name) != message:
             self._namespaces[name] = message
             where = {"apiVersion": "v1", "kind": "Namespace", "name": name, "namespace": name}
             self._writer.post(self._writer.event(where, "BadShare", message, "Warning"))
 
     def outage(self, trouble: str, now: float) -> None:
-        """Say that Prometheus is away, or back."""
+        """Post that Prometheus is unavailable, or available again."""
         if bool(trouble) == bool(self._outage):
             return
         self._outage = trouble
@@ -310,7 +305,7 @@ class PodMessages:
 
 
 def assignment_message(assignment: Assignment) -> str:
-    """The message of a pod that was given GPUs: where, by what rule, and the numbers."""
+    """The message of a scheduled pod: node, GPUs, rule and numbers."""
     pod, start = assignment.pod, assignment.start
     if not pod.gpus:
         return f"Successfully assigned {pod.key} to {assignment.node}"
@@ -327,7 +322,6 @@ def assignment_message(assignment: Assignment) -> str:
 
 
 def annotations_of(assignment: Assignment) -> Mapping[str, str]:
-    """What a pod is told of its GPUs."""
     pod, start = assignment.pod, assignment.start
     if not pod.gpus:
         return {}

@@ -34,19 +34,15 @@ class Series(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """What was heard."""
-
     series: list[Series]
 
 
 class Outage(NamedTuple):
-    """Nothing is heard."""
-
     why: str
 
 
 class Sampler(threading.Thread):
-    """Asks again and again."""
+    """Queries Prometheus periodically."""
 
     def __init__(self, url: str, tell: Callable[[Samples | Outage], None], period: float) -> None:
         super().__init__(name="prometheus", daemon=True)
@@ -57,11 +53,9 @@ class Sampler(threading.Thread):
         self._heard_at = time.monotonic()
 
     def stop(self) -> None:
-        """Ask no longer."""
         self._stopped.set()
 
     def run(self) -> None:
-        """Ask until it is stopped."""
         back = _BACK
         while not self._stopped.is_set():
             began = time.monotonic()
@@ -98,7 +92,7 @@ class Sampler(threading.Thread):
         return found
 
     def _series(self, one: dict[str, Any]) -> Series | None:
-        """What is new in a series; None if there is nothing, or if it is about no GPU."""
+        """New samples of a series; None without any, or if it is about no GPU."""
         labels: Labels = one["metric"]
         name, who = BY_NAME.get(labels.get("__name__", "")), whose(labels)
         if name is None or who is None or who.job or not one["values"]:

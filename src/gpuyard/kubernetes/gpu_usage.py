@@ -41,7 +41,7 @@ _DISTRUST = 3600.0  # seconds for which a kind of pod counts with what it asks f
 
 @dataclass(slots=True)
 class PodUsage:
-    """What a pod was seen to use of each of its GPUs."""
+    """Observed use of each of a pod's GPUs."""
 
     peak: float = 0.0
     samples: int = 0
@@ -62,11 +62,10 @@ class PodUsage:
 
     @property
     def tells(self) -> bool:
-        """Whether a run that is over came to no more: it had stopped growing, as far as it was seen."""
+        """Whether the peak of a finished run is meaningful: it had stopped growing."""
         return self.peak > _NOTHING and self.steady >= max(_FEW, self.samples / 4)
 
     def saw(self, used: float, at: float = 0.0) -> None:
-        """One more sample."""
         self.samples += 1
         self.seen_at = at
         if used > _GROWS * self.peak:
@@ -77,7 +76,7 @@ class PodUsage:
 
 @dataclass(slots=True)
 class GpuWindow:
-    """One GPU: its samples since somebody was last placed there, and who is on it, in the order of placement."""
+    """One GPU: its samples since the last placement, and its pods in the order of placement."""
 
     window: deque[float] = field(default_factory=lambda: deque(maxlen=_LONGEST))
     since: float = 0.0
@@ -91,7 +90,7 @@ class GpuWindow:
 
 
 class GpuUsage:
-    """All of it. Everything here is done by the thread that decides."""
+    """Usage of all GPUs and pods. Only the scheduler's thread calls it."""
 
     world: ClusterState
 
@@ -114,28 +113,26 @@ class GpuUsage:
 
     @property
     def on(self) -> bool:
-        """Whether usage counts."""
+        """Whether usage counts for admission."""
         return self._settings.admission == "usage"
 
     def start(self, tell: Callable[[Samples | Outage], None]) -> None:
-        """Begin to look, if there is a Prometheus to look at."""
+        """Start to sample, if there is a Prometheus."""
         if self._settings.prometheus:
             self._sampler = Sampler(self._settings.prometheus, tell, self._period)
             self._sampler.start()
 
     def stop(self) -> None:
-        """Look no longer."""
         if self._sampler is not None:
             self._sampler.stop()
 
     # -- who is where -------------------------------------------------------------------------------
 
     def card(self, place: Place) -> GpuWindow:
-        """A GPU, of which nothing may be known yet."""
         return self.cards.setdefault(place, GpuWindow())
 
     def placed(self, pod: Pod, assignment: Assignment, now: float) -> None:
-        """A pod was given GPUs: what was seen before tells nothing of them any more."""
+        """A pod was given GPUs: earlier samples say nothing about them any more."""
         for index in assignment.indices:
             self._moved_in(pod, (assignment.node, index), now)
 
@@ -146,7 +143,7 @@ class GpuUsage:
         card.since = now
 
     def saw(self, pod: Pod, now: float) -> None:
-        """A pod is as the API tells now."""
+        """A pod changed in the API."""
         if pod.over:
             self.gone(pod, now)
             return
@@ -160,7 +157,7 @@ class GpuUsage:
             self._restarts[pod.uid] = pod.restarts
 
     def gone(self, pod: Pod, now: float) -> None:
-        """A pod is over: what it took tells of its like."""
+        """A pod has ended: its use predicts that of similar pods."""
         self._restarts.pop(pod.uid, None)
         measure, known = self.measures.pop(pod.uid, None), False
         for place in [(pod.node, index) for index in pod.indices]:
@@ -179,7 +176,6 @@ class GpuUsage:
     # -- what Prometheus tells ----------------------------------------------------------------------
 
     def heard(self, message: Samples | Outage, now: float) -> None:
-        """Prometheus told something, or nothing."""
         if isinstance(message, Outage):
             self._stamp += not self.trouble
             self.trouble = message.why
@@ -206,7 +202,7 @@ class GpuUsage:
         return None
 
     def _node(self, host: str) -> str | None:
-        """The node of this name or address, or the one that an exporter of this address runs on."""
+        """The node of this name or address, or that of an exporter with this address."""
         nodes = self.world.nodes
         if host in nodes:
             return host
@@ -221,7 +217,7 @@ class GpuUsage:
         return found
 
     def _counts(self, place: Place, series: Series) -> bool:
-        """Whether no better name for the same metric is heard."""
+        """Whether the metric has no better name among the series."""
         rank = self._ranks.setdefault((place, series.metric), series.rank)
         self._ranks[place, series.metric] = min(rank, series.rank)
         return series.rank <= rank
@@ -237,7 +233,7 @@ class GpuUsage:
                 self._sample(card, at, used)
 
     def _size(self, node: str, size: float) -> None:
-        """How large the GPUs of a node are, where it does not say so itself."""
+        """Measure the GPUs of a node that does not declare their memory."""
         known = self.world.measured.get(node, 0.0)
         if node in self.world.nodes and not self.world.nodes[node].gpu_memory and abs(size - known) > 0.02 * size:
             self.world.measured[node] = size
@@ -268,7 +264,7 @@ class GpuUsage:
         return self.measures[uid]
 
     def _look_for_crowds(self, place: Place, card: GpuWindow, left: float) -> None:
-        """Where a GPU gets full, whoever was last given what others asked for has to go, if somebody makes it anew."""
+        """On a full GPU, evict the last pod that was admitted by usage, if a controller restarts it."""
         if len(card.tenants) < 2 or left >= self._settings.buffer:
             return
         for uid in reversed(card.tenants):
@@ -287,14 +283,14 @@ class GpuUsage:
         return self._known_seconds(pod) or self._settings.default_duration
 
     def _known_seconds(self, pod: Pod) -> float | None:
-        """The same, where anything is known of it."""
+        """The estimate, or None without any evidence."""
         if pod.duration is not None:
             return pod.duration
         named = self._settings.duration_of(pod.name, pod.signature)
         return named if named is not None else self.learned.of(pod.signature).seconds or None
 
     def _expected(self, signature: str, running: dict[str, tuple[str, PodUsage]]) -> Peak | None:
-        """What a kind of pod will come to; None where nothing tells."""
+        """Peak memory of a kind of pod; None without evidence."""
         if self._distrusted.get(signature, 0.0) > time.time():
             return None
         told = self.learned.of(signature)
@@ -311,7 +307,7 @@ class GpuUsage:
         return Peak(memory, measure.peak, told)
 
     def usage(self, now: float) -> Usage | None:
-        """What is known now; None where usage does not count, or is not known."""
+        """Current knowledge; None where usage does not count or is unknown."""
         state = self.world.state
         if not self.on or self.trouble or state is None:
             return None
@@ -340,12 +336,12 @@ class GpuUsage:
         return Usage(dict(self._statistics()), peaks, exempt=frozenset(exempt))
 
     def _outgrew(self, uid: str, expected: Peak) -> bool:
-        """Whether a pod uses more than was expected: then it counts with what it asked for."""
+        """Whether a pod uses more than expected; then its request counts."""
         measure = self.measures.get(uid)
         return measure is not None and measure.peak > expected.memory
 
     def _settled(self) -> dict[str, tuple[str, PodUsage]]:
-        """Of each kind, the pod that runs, has stopped growing, and uses most."""
+        """For each signature, the running pod that has stopped growing and uses most."""
         found = dict[str, tuple[str, PodUsage]]()
         for uid, measure in self.measures.items():
             pod = self.world.pods.get(uid)
@@ -356,7 +352,7 @@ class GpuUsage:
         return found
 
     def _statistics(self) -> Iterator[tuple[int, Statistics]]:
-        """What the windows say of GPUs that somebody shares."""
+        """Statistics of the windows of GPUs with pods."""
         layout = self.world.layout
         for (node, index), card in self.cards.items():
             gpus = layout.gpus(node, [index])
@@ -369,7 +365,7 @@ class GpuUsage:
     # -- plans --------------------------------------------------------------------------------------
 
     def charge(self, now: float) -> None:
-        """Count everybody with what they are expected to need."""
+        """Charge each pod with its expected need."""
         state = self.world.state
         if state is None or (not self.on and not state.charges):
             return
@@ -378,7 +374,7 @@ class GpuUsage:
             self.world.record(event)
 
     def is_due(self, now: float) -> bool:
-        """Whether what is known of usage changes anything."""
+        """Whether new knowledge of usage calls for a plan."""
         state = self.world.state
         if not self.on or state is None or self._stamp == self._planned_stamp:
             return False

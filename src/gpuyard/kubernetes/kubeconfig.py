@@ -24,7 +24,7 @@ _EXEC_TIMEOUT = 60.0
 
 
 class Connection:
-    """An API server and how to talk to it; `token()` is asked for every request, since tokens expire."""
+    """An API server and how to talk to it; `authorization()` is called for every request, since tokens expire."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Connection:
         self._read_at = -_FRESH
 
     def authorization(self) -> str:
-        """The header by which we are known; empty where a certificate says who we are."""
+        """The `Authorization` header; empty where a certificate identifies us."""
         if self._basic:
             return f"Basic {self._basic}"
         if (self._token_file or self._command) and time.monotonic() - self._read_at > _FRESH:
@@ -59,12 +59,12 @@ class Connection:
         return f"Bearer {self._token}" if self._token else ""
 
     def refused(self) -> None:
-        """The token was not taken: get another one for the next request."""
+        """The token was refused: get a new one for the next request."""
         self._read_at = -_FRESH
 
 
 def connect(kubeconfig: str | Path | None = None, context: str | None = None) -> Connection:
-    """The cluster of a kubeconfig (`$KUBECONFIG`, `~/.kube/config`); without one, the one that we are a pod of."""
+    """The cluster of a kubeconfig (`$KUBECONFIG`, `~/.kube/config`); without one, that of the pod we run in."""
     named = str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG", "")
     paths = [Path(text).expanduser() for text in named.split(os.pathsep) if text]
     if not paths and (usual := Path("~/.kube/config").expanduser()).is_file():
@@ -110,7 +110,7 @@ def _from_files(paths: list[Path], context: str | None) -> Connection:
 
 
 def _rows(found: Mapping[str, Any], kind: str, path: Path) -> list[dict[str, Any]]:
-    """The clusters, users or contexts of a file, each of which says what it should."""
+    """The clusters, users or contexts of a file, checked."""
     rows, one = found.get(kind) or [], kind[:-1]
     for row in rows if isinstance(rows, list) else [None]:
         content = row.get(one) if isinstance(row, dict) else None
@@ -146,7 +146,7 @@ def _connection(cluster: dict[str, Any], user: dict[str, Any], namespace: str) -
 
 
 def _tls(server: Mapping[str, Any], who: Mapping[str, Any], at: Path, user_at: Path) -> ssl.SSLContext:
-    """Whom we trust, and the certificate that tells who we are."""
+    """The trusted authorities, and our client certificate."""
     if data := server.get("certificate-authority-data"):
         context = ssl.create_default_context(cadata=_decoded(data).decode())
     elif name := server.get("certificate-authority"):
@@ -181,7 +181,7 @@ def _read_token(path: Path) -> str:
 
 
 def _run(command: Mapping[str, Any]) -> str:
-    """A token by the program that the kubeconfig names, as clouds have them."""
+    """A token from the program that the kubeconfig names."""
     environment = {**os.environ, **{one["name"]: one["value"] for one in command.get("env") or []}}
     environment["KUBERNETES_EXEC_INFO"] = json.dumps(
         {"apiVersion": command.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}

@@ -18,7 +18,7 @@ _ELSE = "kube-system"
 
 
 def own_namespace(api: Api) -> str:
-    """The namespace of the manifests, where it exists or may exist; else one that every cluster has."""
+    """The namespace of the manifests if it exists or may exist; else one that every cluster has."""
     if api.connection.in_pod:
         return api.connection.namespace
     try:
@@ -33,7 +33,7 @@ _GROUP = "coordination.k8s.io/v1"
 
 
 class Election(threading.Thread):
-    """Tries to hold a lease, and keeps it."""
+    """Acquires a lease and renews it."""
 
     def __init__(
         self,
@@ -59,16 +59,14 @@ class Election(threading.Thread):
 
     @property
     def holds(self) -> bool:
-        """Whether we decide now; false in time before anybody else may believe that it does."""
+        """Whether we lead; false before another replica may believe that it leads."""
         return self._clock() < self._until
 
     @property
     def path(self) -> str:
-        """Where the lease is."""
         return group(_GROUP, "leases", self._namespace, names.LEASE)
 
     def run(self) -> None:
-        """Try, and renew, until it is stopped."""
         led = False
         while not self._stopped.is_set():
             try:
@@ -111,7 +109,7 @@ class Election(threading.Thread):
         self._until = asked + 0.75 * self._seconds
 
     def _is_free(self, spec: Mapping[str, Any], now: float) -> bool:
-        """Whether nobody has given a sign of life for as long as the lease says, by our own clock."""
+        """Whether the holder has not renewed the lease for its duration, by our own clock."""
         seen = (spec.get("holderIdentity") or "", spec.get("renewTime") or "", spec.get("leaseTransitions") or 0)
         if seen != self._seen:
             self._seen, self._seen_at = seen, now
@@ -134,7 +132,7 @@ class Election(threading.Thread):
         }  # fmt: skip
 
     def stop(self) -> None:
-        """Give the lease back, so that another replica can go on at once."""
+        """Release the lease, so that another replica can take over at once."""
         self._stopped.set()
         self.join(5.0)
         if not self.holds:

@@ -48,7 +48,7 @@ _KINDS = ("pods", "nodes", "namespaces")
 
 
 class Scheduler:
-    """Schedules the pods of a cluster that ask for it."""
+    """Schedules the pods of a cluster that name it as their scheduler."""
 
     def __init__(
         self, api: Api, settings: Settings, planner: OrderedPlanner, observed: GpuUsage, *, identity: str
@@ -96,11 +96,10 @@ class Scheduler:
 
     @property
     def ready(self) -> bool:
-        """Whether all there is has been heard of."""
+        """Whether all kinds have been listed."""
         return len(self._synced) == len(_KINDS)
 
     def start(self) -> None:
-        """Start the threads that this one goes by."""
         for reflector in self.reflectors:
             reflector.start()
         if self.election is not None:
@@ -108,7 +107,6 @@ class Scheduler:
         self.observed.start(self.inbox.put)
 
     def run(self) -> None:
-        """Schedule until somebody says to stop."""
         while not self._stopped.is_set():
             self.turn(self._pause())
 
@@ -118,7 +116,7 @@ class Scheduler:
         self.inbox.put(None)
 
     def close(self) -> None:
-        """Finish what was begun, and let another replica go on."""
+        """Finish pending writes, and release the lease."""
         for reflector in self.reflectors:
             reflector.stop()
         self.observed.stop()
@@ -128,14 +126,14 @@ class Scheduler:
         self.api.close()
 
     def ask(self, question: Callable[[], Any], seconds: float = 5.0) -> Any:
-        """Have the deciding thread answer something, from another one."""
+        """Have the scheduler's thread compute something, from another thread."""
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._asked.put((question, answer))
         self.inbox.put(None)
         return answer.get(timeout=seconds)
 
     def view(self) -> ClusterView:
-        """The cluster as it is now; for the deciding thread."""
+        """The cluster as it is now; for the scheduler's thread."""
         known = dict[Any, str]()
         leader = self.election.leader if self.election is not None else self.identity
         return cluster_view(
@@ -147,7 +145,7 @@ class Scheduler:
     # -- a turn -------------------------------------------------------------------------------------
 
     def turn(self, pause: float) -> None:
-        """Take in what was said, and plan if that changes anything."""
+        """Process messages, and plan if they change anything."""
         try:
             first = self.inbox.get(timeout=pause)
         except queue.Empty:
@@ -175,7 +173,7 @@ class Scheduler:
         self._write_down(now)
 
     def _write_down(self, now: float) -> None:
-        """Keep what was learned where another replica, or another life, finds it."""
+        """Save the workload history for other replicas and later runs."""
         learned = self.observed.learned
         if learned.changed and now >= self._written_at + _WRITTEN and not self.settings.silent:
             learned.changed, self._written_at = False, now
@@ -192,7 +190,7 @@ class Scheduler:
         return [message for message in found if message is not None]
 
     def _pause(self) -> float:
-        """How long there is nothing to do, if nothing happens."""
+        """Seconds until something is due, if no message arrives."""
         state = self.world.state
         if state is None or not self.ready or not self.leads or self._is_busy:
             return 1.0
@@ -201,7 +199,7 @@ class Scheduler:
 
     @property
     def _is_busy(self) -> bool:
-        """Whether so many pods are being bound that plans can wait."""
+        """Whether enough bindings are in flight that plans can wait."""
         return len(self.world.assumed) >= _IN_FLIGHT and not self.settings.silent
 
     def _is_due(self, now: float) -> bool:
@@ -213,7 +211,7 @@ class Scheduler:
     # -- what was said ------------------------------------------------------------------------------
 
     def take_in(self, message: Any, now: float) -> None:
-        """Let something that was said be known."""
+        """Process one message."""
         if isinstance(message, Changed):
             self._changed(message.kind, message.object, now)
         elif isinstance(message, Gone):
@@ -266,7 +264,7 @@ class Scheduler:
             self._set_rules(now)
 
     def _all(self, message: Relisted, now: float) -> None:
-        """Everything of a kind: what is not among it is gone."""
+        """All objects of a kind: others are gone."""
         if message.kind == "pods":
             there = {pod.uid for pod in message.objects}
             for pod in [pod for uid, pod in self.world.pods.items() if uid not in there]:
@@ -284,7 +282,7 @@ class Scheduler:
             self._set_rules(now)
 
     def _set_rules(self, now: float) -> None:
-        """How namespaces share the GPUs: by the settings, and by what they say themselves."""
+        """How namespaces share the GPUs: by the settings, and by their own annotations."""
         shares, quotas = dict(self.settings.shares), dict(self.settings.quotas)
         for name, namespace in self._namespaces.items():
             try:
@@ -337,7 +335,7 @@ class Scheduler:
         self._quiet_until = time.time() + (0.0 if plan.starts else _REST * self.plan_seconds)
 
     def _made(self, now: float) -> Plan:
-        """A valid plan; a policy that fails is replaced, since pods must go on."""
+        """A valid plan; a policy that fails is replaced, since scheduling must continue."""
         engine = self.world.engine
         assert engine is not None
         try:
@@ -368,7 +366,7 @@ class Scheduler:
 
 
 def _rules_of(namespace: Object) -> tuple[float | None, Quota | None]:
-    """What a namespace says of its share, and of what it may have."""
+    """Share and quota that a namespace declares."""
     meta = namespace["metadata"]
     share, quota = declared(meta, names.SHARE), declared(meta, names.QUOTA)
     if share is not None and not 0 < amount(share) < math.inf:
@@ -377,7 +375,7 @@ def _rules_of(namespace: Object) -> tuple[float | None, Quota | None]:
 
 
 def _advertised(settings: Settings, planner: OrderedPlanner) -> dict[str, str]:
-    """What other programs can know of the scheduler, by its lease."""
+    """Facts about the scheduler for other programs, as annotations of its lease."""
     known = {
         "policy": planner.text, "admission": settings.admission, "scheduler": settings.scheduler,
         "prometheus": shown(settings.prometheus) if settings.prometheus else "",

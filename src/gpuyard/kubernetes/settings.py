@@ -24,8 +24,6 @@ _MARGIN = 10.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What a scheduler goes by."""
-
     scheduler: str = names.SCHEDULER
     policy: str = "multifactor"
     discipline: str = "easy"
@@ -78,11 +76,10 @@ class Settings:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing is written to the cluster."""
         return self.dry_run or self.shadow
 
     def duration_of(self, name: str, workload: str) -> float | None:
-        """How long a pod of this name runs, by the patterns; None where none fits."""
+        """Seconds that a pod of this name runs, by the patterns; None without a match."""
         for pattern, seconds in self.durations:
             if fnmatchcase(name, pattern) or (workload and fnmatchcase(workload, pattern)):
                 return seconds
@@ -121,7 +118,6 @@ _KEYS: dict[str, Any] = {
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The settings in a YAML file, by our names."""
     try:
         found = yaml.safe_load(path.read_text())
     except OSError as error:
@@ -145,6 +141,6 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def settings_of(file: Path | None, **options: Any) -> Settings:
-    """Settings by options, and by a file where options say nothing (None)."""
+    """Settings by options, then by a file."""
     known = read_file(file) if file is not None else {}
     return replace(Settings(), **known | {name: value for name, value in options.items() if value is not None})

@@ -23,8 +23,6 @@ _OLD = 0.5  # seconds for which an answer is good: several may look at once
 
 
 class StatusServer:
-    """A small HTTP server beside the loop."""
-
     def __init__(self, scheduler: Scheduler, listen: str) -> None:
         self._scheduler = scheduler
         serving = self
@@ -51,12 +49,10 @@ class StatusServer:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Serve no longer."""
         self._server.shutdown()
         self._server.server_close()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        """Answer a request."""
         path = request.path.partition("?")[0]
         found = {
             "/healthz": self._health, "/livez": self._health, "/readyz": self._readiness,
@@ -103,13 +99,10 @@ class StatusServer:
 
 
 class _Collector:
-    """What is counted, as metrics."""
-
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
 
     def collect(self) -> Iterator[Metric]:
-        """All of them, as of now."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         scheduler, world = self._scheduler, self._scheduler.world

@@ -52,7 +52,6 @@ class Losses(NamedTuple):
 
 
 def losses(found: Evaluation) -> Losses:
-    """Where the trained policy loses."""
     ours, theirs = found.costs(LEARNED), found.costs(found.best_heuristic)
     worst = int(np.argmax(ours / theirs))
     to_each = {name: found.ratio(LEARNED, name) for name in found.heuristics}
@@ -70,14 +69,14 @@ def losses(found: Evaluation) -> Losses:
 
 
 def estimate_text(kind: str) -> str:
-    """What policies were told of run times, in words."""
+    """The kind of run-time estimates, in words."""
     if kind.startswith("noisy"):
         return f"true run times with noise ({kind})"
     return KNOWN.get(kind, kind)
 
 
 def verdict_lines(learned: Learned, found: Evaluation, verdict: dict[str, Any]) -> list[str]:
-    """How it fares on one trace: whether it passes, by how much, and where it loses."""
+    """The result on one trace: whether it passes, by how much, and where it loses."""
     best = verdict["best_heuristic"]
     return [
         _passes(verdict) + _alike(found),
@@ -100,7 +99,7 @@ def _passes(verdict: dict[str, Any]) -> str:
 
 
 def _alike(found: Evaluation) -> str:
-    """Whether the windows can tell policies apart at all."""
+    """Whether the windows can distinguish policies at all."""
     costs = np.array([found.costs(name) for name in (LEARNED, *found.heuristics)])
     if float((costs.max(axis=0) / costs.min(axis=0)).max()) > ALIKE:
         return ""
@@ -152,7 +151,7 @@ def _acquaintance(learned: Learned, found: Evaluation) -> str:
 
 
 def rows(found: Evaluation) -> list[dict[str, Any]]:
-    """What is told of every policy, the least ratio first; those that stop jobs last."""
+    """Rows of all policies, the least ratio first; preemptive ones last."""
     beats = losses(found).beaten_in
     told = [{**found.row(name), "beats": beats.get(name)} for name in found.stats]
     return sorted(told, key=lambda row: (row["policy"] in PREEMPTIVE, row["ratio"]))
@@ -161,7 +160,6 @@ def rows(found: Evaluation) -> list[dict[str, Any]]:
 def facts(
     learned: Learned, name: str, evaluations: Sequence[Evaluation], verdicts: Sequence[dict[str, Any]], command: str
 ) -> dict[str, Any]:
-    """All of it as plain values."""
     network, training = learned.network, learned.training
     value = {
         "policy": {
@@ -205,7 +203,7 @@ def _evaluation_facts(found: Evaluation, verdict: dict[str, Any]) -> dict[str, A
 
 
 def windows_csv(evaluations: Sequence[Evaluation]) -> str:
-    """What every policy achieved in every window, a line each."""
+    """Results of every policy in every window, a line each."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_HEADS)
@@ -218,7 +216,7 @@ def windows_csv(evaluations: Sequence[Evaluation]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can hold it: what is no number becomes null."""
+    """As JSON: values that are no numbers become null."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -41,7 +41,7 @@ _SHARP, _SELDOM = 60.0, 4.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a training depends on. The budget is updates, so that the same seed always learns the same."""
+    """Settings of a training. The budget is updates, so that the same seed always learns the same."""
 
     options: dict[str, Any] = field(default_factory=dict)
     """Of the environment. With `may_idle`, it soon learns to starve long jobs, which the slowdown hardly counts."""
@@ -73,7 +73,7 @@ def _layers(inputs: int, zero: bool = False) -> nn.Sequential:
 
 
 class Agent(nn.Module):
-    """Scores of the jobs in view and of letting time pass; and, for training, what is still to come."""
+    """Scores of the jobs in view and of letting time pass; and, for training, the expected return."""
 
     def __init__(self, visible: int, start: str = "none") -> None:
         super().__init__()
@@ -107,7 +107,6 @@ class Agent(nn.Module):
 
     @torch.no_grad()
     def choose(self, seen: npt.NDArray[np.float32], masks: Flags) -> npt.NDArray[np.int64]:
-        """The best action for each observation."""
         logs, _ = self(torch.from_numpy(seen), torch.from_numpy(masks))
         return np.asarray(logs.argmax(dim=1).numpy(), dtype=np.int64)
 
@@ -158,7 +157,6 @@ Report = Callable[[int, float], None]
 
 
 def train(settings: Settings, report: Report | None = None) -> Agent:
-    """Learn to choose the next job."""
     torch.manual_seed(settings.seed)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # networks this small only get slower with more
@@ -201,7 +199,7 @@ def _collect(env: QueueVectorEnv, agent: Agent, data: Rollout, scale: Scale) -> 
 
 
 def _learn(agent: Agent, optimizer: torch.optim.Optimizer, data: Rollout, settings: Settings) -> None:
-    """Several passes over what was collected, in small batches (Schulman et al. 2017)."""
+    """Several passes over the rollout, in small batches (Schulman et al. 2017)."""
     seen, masks = data.seen.flatten(0, 1), data.masks.flatten(0, 1)
     actions, old, advantages = data.actions.flatten(), data.logs.flatten(), data.advantages.flatten()
     returns = advantages + data.values.flatten()

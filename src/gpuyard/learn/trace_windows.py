@@ -51,8 +51,6 @@ BUSY = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Jobs from one position to another."""
-
     begin: int
     end: int
 
@@ -62,7 +60,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Jobs in the order of arrival, the cluster that they ran on, and what is known of their lengths."""
+    """Jobs in the order of arrival, their cluster, and the estimates of their lengths."""
 
     trace: Trace
     cluster: Cluster
@@ -76,27 +74,26 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """The trace's file, without its folders: files are named alike on all machines."""
+        """The trace's file name, without folders, which differ between machines."""
         return self.trace.source.rpartition("/")[2]
 
     @property
     def training(self) -> Span:
-        """What is trained on."""
         return Span(0, int(len(self.trace) * TRAINED))
 
     @property
     def validation(self) -> Span:
-        """What the best of a training is chosen by."""
+        """The part that selects the best of a training."""
         return Span(int(len(self.trace) * TRAINED), int(len(self.trace) * VALIDATED))
 
     @property
     def held_out(self) -> Span:
-        """What nothing is chosen by."""
+        """The part that selects nothing."""
         return Span(int(len(self.trace) * VALIDATED), len(self.trace))
 
     @property
     def load(self) -> float:
-        """The GPU time that jobs ask for, relative to what there is while they come."""
+        """GPU time of the jobs relative to the capacity while they arrive."""
         trace = self.trace
         span = float(trace.submit[-1] - trace.submit[0])
         return float((trace.run * trace.gpus).sum()) / (self.cluster.gpus * max(span, 1.0))
@@ -138,7 +135,7 @@ def _check_size(trace: Trace, source: str) -> None:
 
 
 def _on_whole_gpus(trace: Trace, cluster: Cluster) -> Trace:
-    """The jobs that fit on the cluster; shares, models, CPUs and host memory are not looked at while learning."""
+    """The jobs that fit on the cluster; shares, models, CPUs and host memory are ignored in learning."""
     most = cluster.gpus
     fits = np.flatnonzero(trace.gpus <= most)
     trace = trace if len(fits) == len(trace) else trace.take(fits)
@@ -170,7 +167,7 @@ NOISE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Some jobs of a problem, as they come to a cluster that is empty at first."""
+    """Some jobs of a problem, on a cluster that is empty at first."""
 
     problem: Problem
     """With just these jobs, as they are altered."""
@@ -181,7 +178,7 @@ class Window:
 
 
 def cut(problem: Problem, span: Span, size: int, warm: int, phase: int = 0) -> list[Window]:
-    """Windows of `size` jobs each that cover a span from its `phase`-th job on; those before each make it warm."""
+    """Windows of `size` jobs each that cover a span from its `phase`-th job on; earlier jobs warm each up."""
     begins = range(span.begin + phase, span.end - size + 1, size)
     return [_as_it_is(problem, begin, size, warm) for begin in begins]
 
@@ -208,7 +205,7 @@ def draw(problem: Problem, span: Span, size: int, warm: int, rng: np.random.Gene
 
 
 def _as_it_is(problem: Problem, begin: int, size: int, warm: int, since: int = 0) -> Window:
-    """Jobs as they came, behind the last few before them and behind those that would still be running."""
+    """Jobs as they came, after the last few before them and those that would still be running."""
     trace = problem.trace
     recent = max(begin - warm, since)
     before = np.arange(since, recent)
@@ -234,7 +231,7 @@ def _of(
     problem: Problem, jobs: Ints, submit: Floats, known: Floats, cluster: Cluster, begin: int, size: int,
     left: Floats | None = None,
 ) -> Window:  # fmt: skip
-    """A window in which the last `size` of these jobs count, of each of which so much is left to do."""
+    """A window in which the last `size` of these jobs count; `left` is their remaining work."""
     part = np.ones(len(jobs)) if left is None else left
     ids = [str(i) for i in range(len(jobs))]  # a job may be there more than once
     taken = problem.trace.take(jobs)
@@ -251,7 +248,7 @@ def _pieces(span: Span, n: int, rng: np.random.Generator) -> Ints:
 
 
 def _another_size(problem: Problem, jobs: Ints, rng: np.random.Generator) -> Cluster:
-    """The cluster, or one that is smaller or larger; of nodes as they are."""
+    """The cluster, or a smaller or larger one with the same nodes."""
     cluster, least = problem.cluster, int(problem.trace.gpus[jobs].max())
     factor = float(np.exp(rng.uniform(*np.log(SIZES))))
     if rng.random() < 0.5:

@@ -30,8 +30,6 @@ SAMPLED = 6
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a policy is trained."""
-
     objective: str = "slowdown"
     hidden: int = 0
     generations: int = 32
@@ -76,7 +74,7 @@ def recipe_for(discipline: str, **given: Any) -> Recipe:
 
 
 class Step(NamedTuple):
-    """Where a training stands after a generation."""
+    """Progress of a training after a generation."""
 
     generation: int
     ratio: float
@@ -89,7 +87,7 @@ class Step(NamedTuple):
 
 @dataclass
 class Course:
-    """A training under way: all that is needed to go on with it."""
+    """State of a training in progress, as its checkpoint has it."""
 
     search: CMA
     best: Floats
@@ -136,14 +134,14 @@ def train(
 
 
 def window_size(span: Span, most: int) -> int:
-    """How many jobs a window of this span has: so many, or fewer, so that there are some windows."""
+    """Jobs of a window of this span: `most`, or fewer, so that there are several windows."""
     return int(np.clip(len(span) // 4, min(8, len(span)), most))
 
 
 def _windows(
     problems: Sequence[Problem], recipe: Recipe, rng: np.random.Generator
 ) -> tuple[list[Window], list[Window]]:
-    """Windows to train on, of all traces in turn; and windows to choose by."""
+    """Windows to train on, of all traces in turn; and windows to select by."""
     training: list[Window] = []
     for i in range(recipe.windows):
         problem = problems[i % len(problems)]
@@ -164,7 +162,7 @@ def _start(
     problems: Sequence[Problem], training: Sequence[Window], recipe: Recipe, baseline: Baseline, trials: Trials,
     rng: np.random.Generator,
 ) -> Network:  # fmt: skip
-    """What the search starts from: the heuristic, or a likeness of the best one if that does better."""
+    """The start of the search: the heuristic, or a clone of the best one if that does better."""
     base = recipe.base
     if base == "auto":
         base = min(LOG_KEYS, key=lambda name: float(np.log(baseline.costs[name]).mean()))
@@ -190,7 +188,6 @@ def _search(
     course: Course, start: Network, recipe: Recipe, trials: Trials, baseline: Baseline, checks: Trials,
     reference: Baseline, watch: Watch | None, checkpoint: Path | None, problems: Sequence[Problem],
 ) -> None:  # fmt: skip
-    """Let generations pass."""
     cost, p99 = baseline.cost, baseline.p99
     while len(course.steps) < recipe.generations and course.unimproved < recipe.patience:
         if len(course.steps) >= recipe.linear * recipe.generations and course.search.dim < len(start.parameters):
@@ -218,7 +215,7 @@ def _search(
 
 
 def _widened(course: Course, start: Network, recipe: Recipe) -> CMA:
-    """A search that goes on from where the linear one is, with hidden units, which say nothing yet."""
+    """A search that continues from the linear one, with hidden units that have no effect yet."""
     mean = _with(start, course.search.mean).parameters
     return CMA(mean, recipe.sigma / 2.0, seed=recipe.seed + 1, population_size=recipe.population)
 
@@ -241,7 +238,7 @@ def _checked(
 
 
 def _ranges(samples: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Between which values each feature nearly always is."""
+    """The usual range of each feature."""
     seen = np.concatenate([np.stack(features(*queue)) for queue in samples], axis=1)
     return np.quantile(seen, 0.001, axis=1), np.quantile(seen, 0.999, axis=1)
 
@@ -254,7 +251,7 @@ def _record(
     samples: Sequence[Floats],
     rule: Network,
 ) -> dict[str, Any]:
-    """What stands in the file of how a policy came about; no times."""
+    """The training as the policy's file records it; no times."""
     typical = np.median(np.concatenate(samples, axis=1), axis=1)
     return {
         "recipe": asdict(recipe),
@@ -283,18 +280,17 @@ def _described(problem: Problem) -> dict[str, Any]:
 
 
 def _fingerprint(problems: Sequence[Problem], recipe: Recipe) -> str:
-    """What a training depends on, in a few letters."""
+    """Hash of all that a training depends on."""
     facts = [asdict(recipe), *({**_described(p), "discipline": p.discipline} for p in problems)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _keep(path: Path, course: Course, problems: Sequence[Problem], recipe: Recipe) -> None:
-    """Write where a training stands; all of it or nothing."""
     replace_file(path, pickle.dumps((_fingerprint(problems, recipe), course)))
 
 
 def _resumed(path: Path | None, problems: Sequence[Problem], recipe: Recipe) -> Course | None:
-    """The training that was interrupted, if it is this one."""
+    """The interrupted training of the checkpoint, if it is this one."""
     if path is None or not path.is_file():
         return None
     try:

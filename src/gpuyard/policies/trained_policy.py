@@ -29,8 +29,6 @@ _REQUIRED = (
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What is in the file of a trained policy."""
-
     network: Network
     low: Floats
     high: Floats
@@ -43,11 +41,10 @@ class Learned:
 
     @property
     def deployable(self) -> bool:
-        """Whether it was shown to be better than the best heuristic."""
+        """Whether it passed the gate."""
         return bool(self.gate.get("passed"))
 
     def policy(self, source: str) -> Policy:
-        """As an ordinary policy, called by that name."""
         return self.network.policy(source, self.discipline)
 
     def facts(self) -> dict[str, Any]:
@@ -69,20 +66,17 @@ class Learned:
 
     @property
     def hash(self) -> str:
-        """Of everything that is in the file."""
         return content_hash(self.facts())
 
     def with_gate(self, gate: dict[str, Any]) -> Learned:
-        """The same with the outcome of an evaluation."""
         return replace(self, gate=gate)
 
     def save(self, path: Path) -> None:
-        """Write it, all of it or nothing."""
         write_hashed(path, self.facts(), indent=1)
 
 
 def load(name: str) -> Learned:
-    """A trained policy from a file, or the one of that name that comes with gpuyard."""
+    """A trained policy from a file, or a shipped one by name."""
     try:
         path = _find(name)
         if path.stat().st_size > LARGEST:  # a daemon must not choke on it
@@ -127,7 +121,6 @@ def _advice() -> str:
 
 
 def shipped() -> list[str]:
-    """Names of the trained policies that come with gpuyard."""
     folder = resources.files("gpuyard.policies") / "trained"
     if not folder.is_dir():
         return []
@@ -135,7 +128,6 @@ def shipped() -> list[str]:
 
 
 def _find(name: str) -> Path:
-    """The file that a name stands for."""
     path = Path(name).expanduser()
     if path.is_file():
         return path
@@ -149,5 +141,5 @@ def _find(name: str) -> Path:
 
 
 def learned_policy(name: str) -> Policy:
-    """The policy that `learned:FILE` stands for."""
+    """The policy that `learned:FILE` names."""
     return load(name.removeprefix(LEARNED)).policy(name)

@@ -30,8 +30,6 @@ DIGITS = 10
 
 @dataclass(frozen=True)
 class Agent:
-    """What is in the file of a learned decider."""
-
     network: Network
     gains: Gains
     within: Range
@@ -42,7 +40,7 @@ class Agent:
     """What it learned from, and how; no times, so that the same learning gives the same file."""
 
     def weigh(self, situation: Situation) -> tuple[Floats, Floats, Floats]:
-        """The chances of each option and of nothing; what each option is expected to add; below what that is noise."""
+        """Probabilities of each option and of nothing; the expected gain of each option; its noise level."""
         rows = self.within.rows(situation)
         gains, unsure = self.gains.predict(rows)
         if not math.isnan(self.gains.error):
@@ -51,7 +49,7 @@ class Agent:
         return self.network.chances(rows), gains, np.full(len(gains), noise)
 
     def action(self, situation: Situation) -> int:
-        """The likeliest action; nothing, where what is to be gained by it is below noise."""
+        """The likeliest action; nothing if its gain is below noise."""
         chances, gains, noise = self.weigh(situation)
         chosen = int(np.argmax(chances))
         return chosen if chosen == situation.nothing or gains[chosen] >= noise[chosen] else situation.nothing
@@ -83,17 +81,15 @@ class Agent:
 
     @property
     def hash(self) -> str:
-        """Of everything that is in the file."""
         return content_hash(self.facts())
 
     def save(self, path: Path, force: bool = False) -> None:
-        """Write it, all of it or nothing; what is there already stays, unless forced."""
+        """Write it atomically; an existing file stays, unless forced."""
         check_free(path, force)
         write_hashed(path, self.facts())
 
 
 def check_free(path: Path, force: bool) -> None:
-    """Refuse to write over what is there."""
     if path.is_dir():
         raise UserError(f"{path} is a directory; name the file that is to be written")
     if path.exists() and not force:
@@ -101,17 +97,16 @@ def check_free(path: Path, force: bool) -> None:
 
 
 def shipped() -> Path:
-    """The file of the learned decider that comes with gpuyard: learned on the recording in `examples/adapt`."""
+    """The learned decider that comes with gpuyard, trained on the recording in `examples/adapt`."""
     return Path(str(resources.files("gpuyard.adapt.agent") / "trained" / "default.json"))
 
 
 def load(path: str | Path) -> Agent:
-    """A learned decider from its file."""
     return load_hashed(path)[0]
 
 
 def load_hashed(path: str | Path) -> tuple[Agent, str]:
-    """A learned decider, and the SHA-256 of the very bytes that it was read from."""
+    """A learned decider, and the SHA-256 of the bytes that it was read from."""
     name, path = str(path), Path(path).expanduser()
     try:
         if path.stat().st_size > LARGEST:
@@ -183,7 +178,7 @@ def _read(facts: dict[str, Any]) -> Agent:
 
 
 def rounded(agent: Agent) -> Agent:
-    """The decider as it is after having been written and read."""
+    """The decider as it is after being written and read."""
     return _read(agent.facts())
 
 

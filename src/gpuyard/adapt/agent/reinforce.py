@@ -43,21 +43,21 @@ class Forest:
 
     @property
     def node(self) -> Integers:
-        """Of each row of features, the number of its node."""
+        """The node of each row of features."""
         return np.repeat(np.arange(len(self.possible)), self.possible.shape[1])
 
     def chances(self, network: Network, temperature: float = 1.0, rows: Floats | None = None) -> Floats:
-        """Of every member, node and action."""
+        """Probabilities for every member, node and action."""
         scores = network.scores(self.features if rows is None else rows).reshape(network.members, *self.possible.shape)
         return softmax(np.where(self.possible, scores, -np.inf), temperature)
 
     def objective(self, worth: Floats) -> Floats:
-        """Of every member, the mean of what the roots are worth."""
+        """The mean value of the roots, for every member."""
         return np.asarray((worth[:, self.levels[0]] * self.weight).sum(axis=1))
 
 
 def rewards(table: Table) -> Floats:
-    """What each sequence gains over never growing, relative to what there is to gain, or to noise if that is more."""
+    """Gain of each sequence over never growing, relative to the largest gain, or to noise if that is more."""
     gain = table.values - table.values[table.never]
     return np.asarray(gain / reward_scale(table))
 
@@ -121,7 +121,7 @@ def play(forest: Forest, chances: Floats, weight: Floats) -> tuple[Floats, Float
 
 
 def draw(forest: Forest, chances: Floats, episodes: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """How often each action was done in episodes from each root, and the sum of their rewards."""
+    """Counts of actions in episodes from each root, and the sum of their rewards."""
     counts, sums = np.zeros(chances.shape), np.zeros(chances.shape)
     visits = np.zeros(chances.shape[:2], dtype=np.int64)
     visits[:, forest.levels[0]] = episodes
@@ -148,8 +148,6 @@ POINT = 0.01
 
 @dataclass(frozen=True)
 class Recipe:
-    """How learning goes."""
-
     updates: int = 400
     rate: float = 0.03
     units: int = 12
@@ -187,7 +185,7 @@ class Update:
 def learn(
     tables: Sequence[Table], recipe: Recipe | None = None, start: Agent | None = None, watch: Watch | None = None
 ) -> Agent:
-    """A decider that chooses well in these environments; with `start`, what that one had learned is changed."""
+    """A decider for these environments; with `start`, training continues from that one."""
     if not tables:
         raise UserError("there is no environment to learn from; record some")
     recipe = recipe or Recipe()
@@ -208,7 +206,6 @@ def learn(
 
 
 def recipe_of(agent: Agent) -> Recipe:
-    """How a decider learned."""
     given = agent.training.get("recipe", {})
     return Recipe(**{field.name: given[field.name] for field in fields(Recipe) if field.name in given})
 
@@ -216,7 +213,7 @@ def recipe_of(agent: Agent) -> Recipe:
 def climb(
     tables: Sequence[Table], recipe: Recipe, within: Range, network: Network, watch: Watch | None = None
 ) -> tuple[Network, list[Update]]:
-    """The networks that REINFORCE ends with, and how it went."""
+    """The networks that REINFORCE ends with, and the learning curve."""
     forest, rng = build_forest(tables, within), np.random.default_rng(recipe.seed)
     weight = forest.weight * _shares(recipe, len(tables))[:, forest.environment]
     ascent, curve, stays = Ascent(network, recipe.rate, recipe.ridge), list[Update](), _lasting_bonus(tables)
@@ -239,7 +236,7 @@ def climb(
 
 
 def greedy(choose: Callable[[Any], int], table: Table) -> Actions:
-    """The sequence that a decider makes in what is seen on average."""
+    """The sequence that a decider makes in the mean situations."""
     prefix: Actions = ()
     while prefix in table.typical:
         prefix = (*prefix, choose(table.typical[prefix]))
@@ -254,27 +251,27 @@ def _described(table: Table) -> dict[str, Any]:
 
 
 def _lasting_bonus(tables: Sequence[Table]) -> float:
-    """What noise makes of rewards: differences below it are not to be learned."""
+    """The noise of rewards: smaller differences are not to be learned."""
     shares = [table.noise / reward_scale(table) for table in tables if not math.isnan(table.noise)]
     return min(median(shares), LASTING) if shares else 0.0
 
 
 def _shares(recipe: Recipe, environments: int) -> Floats:
-    """How much each environment counts for each member."""
+    """Weight of each environment for each member."""
     drawn = np.random.default_rng([recipe.seed, 1]).exponential(1.0, (recipe.members, environments))
     shares = 1.0 - recipe.bagging + recipe.bagging * drawn
     return np.asarray(shares / shares.mean(axis=1, keepdims=True))
 
 
 def _beginning(regression: Regression, ridge: float, recipe: Recipe) -> Network:
-    """Members that score as their regressions do, and have yet to learn the rest."""
+    """Members that score like their regressions."""
     network = Network.random(np.random.default_rng([recipe.seed, 2]), recipe.members, recipe.units)
     shares = _shares(recipe, len(regression.parts))
     return replace(network, direct=np.stack([regression.solve(part, ridge) for part in shares]) / POINT)
 
 
 def _again(start: Network, recipe: Recipe) -> Network:
-    """Members that begin where others ended; where there are more of them, each a little elsewhere."""
+    """Members that start from others; additional ones are disturbed a little."""
     rng, at = np.random.default_rng([recipe.seed, 2]), np.arange(recipe.members) % start.members
     parts = [part[at] for part in (start.hidden, start.bias, start.out, start.direct)]
     for part in parts:
@@ -283,7 +280,7 @@ def _again(start: Network, recipe: Recipe) -> Network:
 
 
 def _towards_even(reach: Floats, chances: Floats) -> Floats:
-    """Where scores must go for more entropy."""
+    """Gradient of the entropy by the scores."""
     logs = np.log(np.maximum(chances, 1e-12))
     entropy = -(chances * logs).sum(axis=2, keepdims=True)
     return np.asarray(-reach[..., None] * chances * (logs + entropy))
@@ -292,7 +289,7 @@ def _towards_even(reach: Floats, chances: Floats) -> Floats:
 def _drawn_slope(
     forest: Forest, chances: Floats, worth: Floats, weight: Floats, episodes: int, rng: np.random.Generator
 ) -> Floats:
-    """What REINFORCE makes of episodes that are drawn: reward less the node's value, for what was done."""
+    """REINFORCE's gradient from drawn episodes: reward less the node's value, for each action taken."""
     counts, sums = draw(forest, chances, episodes, rng)
     ahead = (sums - counts * worth[..., None]) / episodes
     slope = ahead - chances * ahead.sum(axis=2, keepdims=True)
@@ -312,7 +309,7 @@ def _point(
 
 
 class Ascent:
-    """Adam, uphill, for all members at once; weights cost as they leave where they began."""
+    """Adam, uphill, for all members at once; weights are pulled to where they began."""
 
     def __init__(self, network: Network, rate: float, ridge: float) -> None:
         self.network, self.rate, self.ridge, self.steps = network, rate, ridge, 0
@@ -322,7 +319,7 @@ class Ascent:
         self.second = [np.zeros_like(part) for part in self.parts]
 
     def step(self, rows: Floats, slope: Floats) -> None:
-        """Go on, given how the objective rises with the score of each row."""
+        """One update, given the gradient by the score of each row."""
         net, plain = self.network, rows[:, : len(FEATURES)]
         inner = np.tanh(plain @ net.hidden + net.bias[:, None])
         back = slope[..., None] * net.out[:, None] * (1.0 - inner**2)
@@ -338,7 +335,7 @@ class Ascent:
 
 
 def _selected(tables: Sequence[Table], within: Range, forest: Forest, network: Network, keep: int) -> Network:
-    """Those members that together come to most where they learned: some, or the best alone."""
+    """The members that together are best where they learned: some, or the best alone."""
     _, _, worth = play(forest, forest.chances(network), forest.weight)
     order = np.argsort(-forest.objective(worth), kind="stable")
 

@@ -39,28 +39,27 @@ REACH = 3.0
 
 @dataclass(frozen=True)
 class Range:
-    """Between which values each feature was where something was learned: beyond, the nearest of them counts."""
+    """The range of each feature in the training data: values beyond it are clipped."""
 
     low: Floats
     high: Floats
 
     def rows(self, situation: Situation) -> Floats:
-        """What is scored of each option, and last of doing nothing: a row for each."""
+        """Clipped features of each option, and last of doing nothing: a row each."""
         return expand(np.clip(describe(situation), self.low, self.high))
 
     def join(self, other: Range) -> Range:
-        """Between which values they were in either."""
         return Range(np.minimum(self.low, other.low), np.maximum(self.high, other.high))
 
     @staticmethod
     def of(situations: Iterable[Situation]) -> Range:
-        """Of what was seen; doing nothing is always within."""
+        """The range over situations; doing nothing is always within."""
         rows = np.vstack([describe(situation) for situation in situations])
         return Range(rows.min(axis=0), rows.max(axis=0))
 
 
 def describe(situation: Situation) -> Floats:
-    """Features of each option, and last of doing nothing, which is where all others are compared to: a row for each."""
+    """Features of each option, and last of doing nothing, the reference for all others: a row each."""
     nothing = [1.0] + [0.0] * (len(FEATURES) - 1)
     rows = np.array([*(_row(situation, option) for option in situation.options), nothing])
     return np.asarray(np.clip(rows, -REACH, REACH))
@@ -72,7 +71,7 @@ def expand(rows: Floats) -> Floats:
 
 
 def shaken(rows: Floats, nodes: Integers, much: float, rng: np.random.Generator) -> Floats:
-    """Rows as they could have been measured, expanded: those of a node are shaken alike; doing nothing stays."""
+    """Expanded rows with measurement noise: rows of one node get the same noise, doing nothing none."""
     plain = rows[:, : len(FEATURES)]
     by = rng.normal(0.0, much, (int(nodes.max()) + 1, len(FEATURES)))[nodes] * _LOOSE
     return expand(plain + by * (plain[:, :1] == 0.0))
@@ -109,7 +108,7 @@ def _row(seen: Situation, option: Option) -> list[float]:
 
 
 def expected_rise(seen: Situation, cost: float = 1.0) -> float:
-    """Accuracy that going on is expected to add, a step being so much dearer: it rises with the logarithm of steps."""
+    """Accuracy that training is expected to add at this cost per step: it rises with the logarithm of steps."""
     if math.isnan(seen.slope):
         return 0.0
     done = max(1.0 - seen.fraction_left, LEAST_DONE)
@@ -135,7 +134,7 @@ def _log_steps(steps: float) -> float:
 
 
 def _log(value: float) -> float:
-    """The logarithm; 0 of what is unknown or none."""
+    """The logarithm; 0 for unknown or zero."""
     return math.log(value) if value > 0 and math.isfinite(value) else 0.0
 
 
@@ -155,22 +154,18 @@ class Network:
 
     @property
     def members(self) -> int:
-        """How many networks there are."""
         return len(self.hidden)
 
     def scores(self, rows: Floats) -> Floats:
-        """Of each member and row."""
         return np.asarray(
             np.einsum("mrh,mh->mr", np.tanh(rows[:, : len(FEATURES)] @ self.hidden + self.bias[:, None]), self.out)
             + self.direct @ rows.T
         )
 
     def chances(self, rows: Floats) -> Floats:
-        """Of each row: the mean of the members'."""
         return np.asarray(softmax(self.scores(rows)).mean(axis=0))
 
     def choose(self, members: Sequence[int]) -> Network:
-        """Only some members."""
         at = list(members)
         return Network(self.hidden[at], self.bias[at], self.out[at], self.direct[at])
 
@@ -187,7 +182,6 @@ class Network:
 
 
 def softmax(scores: Floats, temperature: float = 1.0) -> Floats:
-    """Probabilities along the last axis."""
     powers = np.exp((scores - scores.max(axis=-1, keepdims=True)) / temperature)
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
@@ -224,7 +218,7 @@ class Gains:
     """By how much each of those moves what is predicted beside it."""
 
     def predict(self, rows: Floats) -> tuple[Floats, Floats]:
-        """Of each option, given what is scored of them and of doing nothing; and how wrong that is, usually."""
+        """The gain of each option, from its scored rows; and the usual error of that."""
         near = nearness(rows[:-1, : len(FEATURES)], self.points)
         rates = (rows[:-1] - rows[-1]) @ self.weights + near @ self.pulls
         unsure = self.error * np.sqrt(np.maximum(1.0 - near.max(axis=1, initial=0.0), 0.0))
@@ -238,13 +232,13 @@ def nearness(rows: Floats, points: Floats) -> Floats:
 
 
 def _left(rows: Floats) -> float:
-    """The share of the budget that is left, told from what is scored."""
+    """The share of the budget that is left, from scored rows."""
     return max(float(rows[0, _FRACTION_LEFT] + 1.0) / 2.0, LEAST_LEFT)
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """What a regression needs of an environment, each of which counts the same."""
+    """Sums that a regression needs of an environment; environments count the same."""
 
     rows: Floats
     rates: Floats
@@ -256,14 +250,12 @@ class _Sums:
 
 
 class Regression:
-    """The regressions over some environments."""
-
     def __init__(self, tables: Sequence[Table], within: Range, shake: float = 0.0) -> None:
         rng = np.random.default_rng(0)
         self.parts = [_sums(table, within, shake, rng) for table in tables]
 
     def fit(self) -> Gains:
-        """With the ridge that serves best where it was not fitted."""
+        """With the ridge that predicts best where it was not fitted."""
         ridge, error = USUAL_RIDGE, math.nan
         if len(self.parts) >= FEW:
             errors = {r: self._held_out_error(r) for r in RIDGES}
@@ -278,7 +270,7 @@ class Regression:
         return Gains(weights, ridge, error, points, np.asarray(pulls, dtype=float))
 
     def solve(self, shares: Floats, ridge: float) -> Floats:
-        """The weights, if environments count so much each."""
+        """The weights for given shares of the environments."""
         squares = np.average([part.squares for part in self.parts], axis=0, weights=shares)
         products = np.average([part.products for part in self.parts], axis=0, weights=shares)
         return np.asarray(np.linalg.solve(squares + ridge * np.eye(len(squares)), products))
@@ -292,12 +284,11 @@ class Regression:
 
 
 def known(tables: Sequence[Table]) -> Range:
-    """Between which values features were in these environments."""
     return Range.of(s for table in tables for seen in table.situations.values() for s in seen)
 
 
 def best_values(table: Table) -> dict[Actions, float]:
-    """What each prefix comes to if the best is done after it."""
+    """The value of each prefix if the best actions follow."""
     worth = {sequence: float(value) for sequence, value in zip(table.sequences, table.values, strict=True)}
     for prefix in sorted(table.situations, key=len, reverse=True):
         worth[prefix] = max(worth[(*prefix, a)] for a in range(table.situations[prefix][0].nothing + 1))

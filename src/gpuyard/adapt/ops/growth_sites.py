@@ -47,7 +47,7 @@ class _BlockPath:
 
 
 def block_entries(survey: Survey) -> dict[str, Entry | Refused]:
-    """How each block can be followed by a copy, by its name; of blocks within blocks, the innermost."""
+    """How each block can be followed by a copy, by its name; of nested blocks, the innermost."""
     found: dict[str, Entry | Refused] = {}
     for name, module in survey.layers.items():
         call = survey.calls.get(id(module))
@@ -67,7 +67,7 @@ def _holds_another(name: str, found: dict[str, Entry | Refused]) -> bool:
 
 
 def _tried(survey: Survey, name: str, module: nn.Module, entry: Entry) -> Entry | Refused:
-    """The entry, or why it will not do."""
+    """The entry, or why it cannot be used."""
     call = survey.calls[id(module)]
     try:
         if call.count > 1:
@@ -113,7 +113,7 @@ def _standard_layer(name: str, module: nn.TransformerEncoderLayer | nn.Transform
 
 
 def _read_block(survey: Survey, name: str, module: nn.Module, call: Call) -> Entry | Refused | None:
-    """The same of a user's own block, by its graph; None where it is none."""
+    """The same for a user's own block, by its graph; None if it is no block."""
     closed = {id(part) for grown in module.modules() if isinstance(grown, Grown) for part in grown.grown}
     graph, _ = traced(module, call, closed)
     if graph is None:
@@ -147,7 +147,7 @@ def _is_sum(piece: Piece, node: Any) -> bool:
 
 
 def _is_trunk(piece: Piece, node: Any) -> bool:
-    """Whether the block's first input goes into a node by nothing but sums, norms and activations."""
+    """Whether the block's first input reaches a node only through sums, norms and activations."""
     if not isinstance(node, fx.Node):
         return False
     if node.op == "placeholder":
@@ -231,7 +231,7 @@ def _is_item(node: fx.Node) -> bool:
 
 
 def _reshaped(piece: Piece, way: _BlockPath, call: Call) -> dict[str, int]:
-    """Convolutions that must take the block's own output instead of its input: channels that they take, by name."""
+    """Convolutions that must take the block's output instead of its input: their channels, by name."""
     output = shape_of(call)
     assert output is not None
     changed: dict[str, int] = {}
@@ -259,7 +259,7 @@ OPS = ("deepen", "widen")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A site, and what would be done there; nothing where it is refused."""
+    """A site, and the entry that would be logged; None where it is refused."""
 
     site: Site
     entry: Entry | None
@@ -278,7 +278,7 @@ def sites(model: nn.Module, example: Any = None, *, ops: Sequence[str] = ("deepe
 
 
 def check_model(model: Any) -> None:
-    """Refuses what is not a network, or is wrapped so that growing would not reach what runs."""
+    """Refuse what is no network, or is wrapped so that growing would not reach what runs."""
     if not isinstance(model, nn.Module):
         raise UserError(f"a {type(model).__name__} cannot grow: give a torch.nn.Module")
     kind = type(model).__name__
@@ -295,7 +295,6 @@ def check_model(model: Any) -> None:
 
 
 def explored(model: nn.Module, example: Inputs, op: str) -> list[Found]:
-    """All sites of an operation."""
     known = survey(model, example, through=op == "widen")
     if op == "deepen":
         blocks = block_entries(known)
@@ -313,7 +312,6 @@ def explored(model: nn.Module, example: Inputs, op: str) -> list[Found]:
 
 
 def chosen(model: nn.Module, example: Inputs, op: str, site: Site | str) -> Found:
-    """The site of that name, if the network can grow there."""
     name = site.name if isinstance(site, Site) else site
     if isinstance(site, Site) and site.op != op:
         raise UserError(f"the site '{name}' is one to {site.op}, not to {op}")
@@ -330,7 +328,7 @@ def chosen(model: nn.Module, example: Inputs, op: str, site: Site | str) -> Foun
 
 
 def _attempt(plan: Any, *given: Any) -> Entry | Refused:
-    """What a plan gives, or its refusal."""
+    """The result of a plan, or its refusal."""
     try:
         entry: Entry = plan(*given)
     except Refused as refusal:
@@ -339,7 +337,7 @@ def _attempt(plan: Any, *given: Any) -> Entry | Refused:
 
 
 def _layer_nodes(known: Survey) -> list[tuple[Piece, fx.Node]]:
-    """Where the graph calls the user's own convolutions and linear layers, each once."""
+    """Calls of the user's own convolutions and linear layers in the graph, each once."""
     seen: set[str] = set()
     found = []
     for piece in known.pieces:
@@ -372,7 +370,7 @@ def _site(known: Survey, name: str, op: str, entry: Entry | Refused, *, head: bo
 
 
 def _position(known: Survey, layer: nn.Module) -> float:
-    """Where a layer is among those of the user that have weights, 0 to 1."""
+    """The position of a layer among the user's layers with weights, 0 to 1."""
     orders = sorted(
         known.calls[id(module)].order
         for module in known.layers.values()
@@ -385,7 +383,7 @@ def _position(known: Survey, layer: nn.Module) -> float:
 
 
 def _left_over(known: Survey, op: str, named: set[str]) -> list[Found]:
-    """Layers with weights that no graph shows as a site, each with the reason."""
+    """Layers with weights that are no site in any graph, each with the reason."""
     found = []
     inside = tuple(f"{name}." for name, module in known.layers.items() if _closed(module))
     for name, module in known.layers.items():
@@ -397,7 +395,7 @@ def _left_over(known: Survey, op: str, named: set[str]) -> list[Found]:
 
 
 def _closed(module: nn.Module) -> bool:
-    """Whether a module is torch's own and calls its parts as it likes."""
+    """Whether a module is torch's own and calls its parts in its own way."""
     return module.__module__.startswith("torch.nn") and not isinstance(
         module, nn.Sequential | nn.ModuleList | nn.ModuleDict
     )

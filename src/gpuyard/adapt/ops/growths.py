@@ -44,7 +44,7 @@ class Site:
 
 @dataclass(slots=True)
 class Growth:
-    """What one operation did."""
+    """Result of one operation."""
 
     entry: Entry
     site: Site
@@ -57,17 +57,14 @@ class Growth:
 
     @property
     def op(self) -> str:
-        """deepen or widen."""
         return self.site.op
 
     @property
     def style(self) -> str:
-        """How the function was kept."""
         return str(self.entry["style"])
 
     @property
     def added(self) -> int:
-        """Parameters that the network has more than before."""
         return self.parameters_after - self.parameters_before
 
 
@@ -80,18 +77,16 @@ def growth_log(model: nn.Module) -> list[Entry]:
 
 
 def log_entries(model: nn.Module) -> list[Entry]:
-    """The log itself, which lives with the network and goes where it is copied or pickled."""
+    """The log itself, which lives with the network and is copied and pickled with it."""
     log: list[Entry] = model.__dict__.get(_KEPT, [])
     return log
 
 
 def append_entry(model: nn.Module, entry: Entry) -> None:
-    """Writes an entry behind the others."""
     model.__dict__[_KEPT] = [*log_entries(model), entry]
 
 
 def drop_last_entry(model: nn.Module) -> None:
-    """Takes the last entry away."""
     model.__dict__[_KEPT] = log_entries(model)[:-1]
     if not model.__dict__[_KEPT]:
         del model.__dict__[_KEPT]

@@ -45,7 +45,7 @@ def rebuild(model: nn.Module, log: Sequence[Entry]) -> nn.Module:
 
 
 def _check_form(entry: Any) -> None:
-    """Refuses what no version of ours has written."""
+    """Refuse what no version of gpuyard has written."""
     if not isinstance(entry, dict) or entry.get("op") not in ("deepen", "widen"):
         raise UserError(f"the growth log has an entry that is not known: {entry!r}")
     form = "widen" if entry["op"] == "widen" else "layer" if "layer" in entry else "block"
@@ -55,7 +55,7 @@ def _check_form(entry: Any) -> None:
 
 
 def _replay_deepen(model: nn.Module, entry: Entry) -> None:
-    """Checks that the network is the one that was meant, and inserts."""
+    """Check that the network is the right one, and insert."""
     if "layer" in entry:
         check_weight(model, entry["layer"], entry["weight"])
         if entry["norm"]:
@@ -191,7 +191,6 @@ def _train(
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
     loss: Callable[[Any], Tensor],
 ) -> None:
-    """One epoch."""
     model.train()
     trained = optimizer(model.parameters())
     for batch in batches:

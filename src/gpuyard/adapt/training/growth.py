@@ -28,32 +28,28 @@ OptimizerOf = Callable[[Any], Optimizer]
 
 
 def adam(parameters: Any) -> Optimizer:
-    """The optimizer if none is said."""
+    """The default optimizer."""
     return Adam(parameters, lr=1e-3)
 
 
 def parameters(model: nn.Module) -> int:
-    """How many numbers a network has to learn."""
     return sum(one.numel() for one in model.parameters())
 
 
 def grow(model: nn.Module, option: Option, example: Any, optimizer: Optimizer) -> None:
-    """Do what was decided, in place."""
     operation = ops.widen if option.op == "widen" else ops.deepen
     operation(model, option.site, example=example, optimizer=optimizer)
 
 
 @dataclass(frozen=True)
 class Price:
-    """What growing somewhere would cost."""
-
     cost_ratio: float = UNKNOWN
     params_ratio: float = UNKNOWN
     timed: bool = False
 
 
 class Prices:
-    """What each option costs: by a cost function, or by timing a few steps of a grown copy. Remembered by structure."""
+    """The cost of each option: by a cost function, or by timing steps of a grown copy. Cached by structure."""
 
     def __init__(
         self,
@@ -70,7 +66,7 @@ class Prices:
     def options(
         self, model: nn.Module, example: Any, batch: tuple[Any, Any], budget: Budget, names: tuple[str, ...]
     ) -> tuple[Option, ...]:
-        """All that could be done now, with its price as far as there is time to find it out."""
+        """All options now, with prices as far as there is time to find them out."""
         log = ops.growth_log(model)
         structure = json.dumps(log, sort_keys=True)
         found = [site for site in ops.sites(model, example, ops=names) if not site.why_not and not site.head]
@@ -87,7 +83,7 @@ class Prices:
         return tuple(_option(k, site, self.known.get(keys[k], Price()), log) for k, site in enumerate(found))
 
     def _affordable(self, number: int, budget: Budget, timed: bool = False) -> bool:
-        """Whether so many copies take little of what is left; a step of a grown one may take twice as long."""
+        """Whether that many copies take little of the time left; a step of a grown one may take twice as long."""
         steps = (TRIED + 1) * (2 * number + 1) * budget.step_time if timed else 0.0
         return number * self._copying + steps <= AFFORDABLE * budget.left
 
@@ -108,7 +104,7 @@ class Prices:
         return Price(ratio, parameters(grown) / max(1, parameters(model)), batch is not None)
 
     def _timed(self, model: nn.Module, batch: tuple[Any, Any]) -> float:
-        """What a step of it takes: the quickest of a few, since what disturbs only makes them slower."""
+        """Seconds of a step: the quickest of a few, since disturbances only make them slower."""
         inputs, targets = batch
         optimizer, best = self._optimizer(model.parameters()), math.inf
         for number in range(TRIED + 1):
@@ -138,7 +134,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def line(points: Points) -> tuple[float, float]:
-    """Level at 0 and slope of the line nearest to them; nan if there is none."""
+    """Level at 0 and slope of a fitted line; nan if there is none."""
     number = len(points)
     if number < 2:
         return math.nan, math.nan
@@ -151,12 +147,12 @@ def line(points: Points) -> tuple[float, float]:
 
 
 def slope(points: Points) -> float:
-    """Accuracy per unit of time, lately; nan with fewer than two evaluations."""
+    """Recent accuracy per unit of time; nan with fewer than two evaluations."""
     return line(points[-RECENT:])[1]
 
 
 def noise(points: Points, samples: int) -> float:
-    """Standard deviation of one evaluation: by how the last ones scatter, but no less than chance makes it."""
+    """Standard deviation of one evaluation: by the scatter of the last ones, but no less than by chance."""
     if not points:
         return math.nan
     level = min(1.0, max(0.0, points[-1][1]))
@@ -168,7 +164,7 @@ def noise(points: Points, samples: int) -> float:
 
 
 def saturating(points: Points) -> tuple[float, float, float] | None:
-    """Ceiling, height and time constant of the curve `ceiling - height * exp(-time / constant)` nearest to them."""
+    """Ceiling, height and time constant of the fitted curve `ceiling - height * exp(-time / constant)`."""
     if len(points) < 3 or points[-1][0] <= 0:
         return None
     best: tuple[float, tuple[float, float, float]] | None = None
@@ -184,7 +180,7 @@ def saturating(points: Points) -> tuple[float, float, float] | None:
 
 
 def gain_per_second(points: Points, end: float) -> float:
-    """What the accuracy would gain by one more second after the end, if its course goes on as it did; 0 if unknown."""
+    """Accuracy that one more second after the end would add, if the curve continues; 0 if unknown."""
     found = saturating(points)
     if found is None:
         return 0.0
@@ -193,7 +189,7 @@ def gain_per_second(points: Points, end: float) -> float:
 
 
 def headroom(device: torch.device) -> float:
-    """The share of the GPU's memory that is free; 1 where there is no GPU."""
+    """The share of the GPU's memory that is free; 1 without a GPU."""
     if device.type != "cuda":
         return 1.0
     free, total = torch.cuda.mem_get_info(device)

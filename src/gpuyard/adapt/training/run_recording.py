@@ -43,12 +43,12 @@ class Recording:
 
     @property
     def parts(self) -> Path:
-        """Where trees grow."""
+        """The folder of growing trees."""
         return self.path.with_name(f"{self.path.name}.parts")
 
     @staticmethod
     def begun(path: Path, jobs: Sequence[Job], seeds: int) -> Recording:
-        """A recording, new or one that goes on; what the file has already is not recorded again."""
+        """A new or a continued recording; what the file has already is not recorded again."""
         known = _read_known(path)
         recording = Recording(path, [job for one in jobs for job in one.to_record()], seeds)
         names = [job.name for job in recording.jobs]
@@ -68,7 +68,6 @@ class Recording:
         return recording
 
     def begin(self) -> None:
-        """Make the file and the folders."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self.path.exists():
             self.path.write_text(json.dumps(HEADER) + "\n")
@@ -76,7 +75,7 @@ class Recording:
             tree.begin()
 
     def complete(self, tree: Tree) -> None:
-        """Write what came of a tree, all of it or nothing, and forget the tree."""
+        """Write a tree's rows at once, and remove the tree."""
         text = "".join(json.dumps({**row, "job": tree.job.hash}) + "\n" for row in tree.rows())
         with self.path.open("a") as file:
             file.write(text)
@@ -85,13 +84,12 @@ class Recording:
         shutil.rmtree(tree.folder)
 
     def end(self) -> None:
-        """Nothing grows any more."""
         if self.parts.exists() and not any(self.parts.iterdir()):
             self.parts.rmdir()
 
 
 def _read_known(path: Path) -> dict[tuple[str, int], str]:
-    """Which environments and seeds are in a file, and of which job; a line that was cut off is taken away."""
+    """Environments and seeds of a file with the hash of their job; a line that was cut off is removed."""
     if not path.exists():
         return {}
     if path.is_dir():
@@ -111,7 +109,7 @@ def _read_known(path: Path) -> dict[tuple[str, int], str]:
 
 
 def _drop_cut_off(path: Path, lines: list[str], rows: list[Row]) -> dict[tuple[str, int], str]:
-    """What is there in full; trees are written at once, so only the last can be cut off, and is taken away."""
+    """What is complete; trees are written at once, so only the last can be cut off, and is removed."""
     known = {(str(row["environment"]), int(row["seed"])): str(row.get("job", "")) for row in rows[1:]}
     if len(rows) == len(lines) and (not lines or lines[-1].endswith("\n")):
         return known
@@ -126,7 +124,6 @@ def _drop_cut_off(path: Path, lines: list[str], rows: list[Row]) -> dict[tuple[s
 
 
 def grow_local(recording: Recording, processes: int, watch: Watch) -> None:
-    """Grow all trees by processes of this machine."""
     total = len(recording.trees)
     if processes <= 1 or total <= 1:
         for number, tree in enumerate(recording.trees):
@@ -165,12 +162,11 @@ def _grow(tree: Tree) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a recording."""
     return [json.loads(line) for line in read_text(path).splitlines()[1:]]
 
 
 def savings(rows: Iterable[Row]) -> tuple[float, float]:
-    """CPU seconds that were spent, and that would have been with a training of its own for every way."""
+    """CPU seconds that were spent, and those with a training of its own for every sequence."""
     spent = alone = 0.0
     for row in rows:
         spent, alone = spent + float(row["seconds"]), alone + float(row["alone"])
@@ -183,7 +179,7 @@ _MOST_JOBS = 200  # jobs at a time: the queue is everybody's
 
 @dataclass
 class _QueuedTree:
-    """A tree, and what of it is queued or still to be."""
+    """A tree, and its nodes that are queued or ready."""
 
     tree: Tree
     ready: list[Actions] = field(default_factory=lambda: [()])
@@ -192,11 +188,10 @@ class _QueuedTree:
 
     @property
     def grown(self) -> bool:
-        """Whether nothing is left to be done."""
         return not self.ready and not self.queued
 
     def look(self) -> None:
-        """Go past all nodes that were visited before."""
+        """Skip all nodes that were visited before."""
         waiting, self.ready = self.ready, []
         while waiting:
             actions = waiting.pop()
@@ -230,7 +225,7 @@ def grow_queued(recording: Recording, client: Client, wishes: Wishes, watch: Wat
 
 
 def _queue(one: _QueuedTree, client: Client, wishes: Wishes, room: int) -> int:
-    """Queue what can begin; how many jobs that were."""
+    """Queue what can begin; returns the number of jobs."""
     now, one.ready = one.ready[: max(room, 0)], one.ready[max(room, 0) :]
     for actions in now:
         one.queued[_submitted(one.tree, actions, client, wishes)] = actions
@@ -238,7 +233,7 @@ def _queue(one: _QueuedTree, client: Client, wishes: Wishes, room: int) -> int:
 
 
 def _submitted(tree: Tree, actions: Actions, client: Client, wishes: Wishes) -> str:
-    """The job of a node: the one that was queued before if it may still come to something, or else a new one."""
+    """The job of a node: the one that was queued before if it may still succeed, or else a new one."""
     folder, node = str(tree.folder.resolve()), node_name(actions)
     command = [sys.executable, "-m", "gpuyard", "adapt", "visit", folder, node]
     wishes = {**wishes, "name": f"{tree.folder.name}/{node}"[-200:]}
@@ -254,7 +249,6 @@ def _visited(tree: Tree, actions: Actions) -> bool:
 
 
 def _poll_jobs(one: _QueuedTree, client: Client, states: dict[str, str]) -> None:
-    """See which jobs have ended, and what follows from that."""
     for id, actions in list(one.queued.items()):
         if id in states and states[id] not in OVER:
             continue

@@ -24,7 +24,7 @@ _JOB = "job.json"
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What there is to tell of the way to a node."""
+    """Situations, sizes and times on the way to a node."""
 
     situations: tuple[Situation, ...] = ()
     parameters: tuple[int, ...] = ()
@@ -33,20 +33,18 @@ class Branch:
     """CPU time of each node on the way, beginning with the root."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
         situations = [situation.to_json() for situation in self.situations]
         return {"situations": situations, "parameters": list(self.parameters), "seconds": list(self.seconds)}
 
     @staticmethod
     def from_json(facts: Mapping[str, Any]) -> Branch:
-        """From what `to_json` gave."""
         situations = tuple(map(Situation.from_json, facts["situations"]))
         return Branch(situations, tuple(facts["parameters"]), tuple(facts["seconds"]))
 
 
 @dataclass
 class Tree:
-    """All that could be decided in one environment, from one seed."""
+    """All decisions in one environment, from one seed."""
 
     job: Job
     """With the seed."""
@@ -65,7 +63,7 @@ class Tree:
             raise UserError(f"{folder} holds no recording that was begun ({error})") from None
 
     def begin(self) -> None:
-        """Make the folder; what is there already must be of the same job."""
+        """Make the folder; an existing one must be of the same job."""
         self.folder.mkdir(parents=True, exist_ok=True)
         known = self.folder / _JOB
         text = json.dumps({**self.job.facts(), "folder": str(self.job.folder.resolve())}, indent=1)
@@ -76,20 +74,19 @@ class Tree:
         replace_file(known, text.encode())
 
     def state_file(self, actions: Actions) -> Path:
-        """What is left of a node that has others below it."""
+        """The file of an inner node."""
         return self.folder / f"{node_name(actions)}.state"
 
     def row_file(self, actions: Actions) -> Path:
-        """What is left of a node where a training ended."""
+        """The file of a leaf, where a training ended."""
         return self.folder / f"{node_name(actions)}.json"
 
     def rows(self) -> list[Row]:
-        """What is known of the ways that were gone to their ends."""
         paths = sorted(path for path in self.folder.glob("*.json") if path.name != _JOB)
         return [json.loads(path.read_text()) for path in paths]
 
     def walk(self, actions: Actions = ()) -> Iterator[Actions]:
-        """Visit every node that was not visited yet, from here down; gives each training that has ended."""
+        """Visit every node from here down that was not visited yet; yields each training that has ended."""
         if self.row_file(actions).exists():
             return
         if not self.state_file(actions).exists():
@@ -101,12 +98,12 @@ class Tree:
             yield from self.walk(child)
 
     def below(self, actions: Actions) -> list[Actions]:
-        """The nodes that follow one which was visited and is no end."""
+        """The children of a visited inner node."""
         situation = self._load(actions)[1].situations[-1]
         return [(*actions, action) for action in range(situation.nothing + 1)]
 
     def visit(self, actions: Actions) -> None:
-        """Do the last of these actions where the others have led, and train on."""
+        """Do the last of these actions in the state after the others, and train on."""
         self._build(anew=not actions)
         began = time.process_time()
         trainer, way = self._taken_up(actions[:-1]) if actions else (self._trainer, Branch())
@@ -122,7 +119,6 @@ class Tree:
         replace_file(self.state_file(actions), pack({"trainer": trainer.state(), "way": way.to_json()}))
 
     def _build(self, anew: bool) -> None:
-        """Make a trainer, if there is none to use again."""
         if anew or self._built is None:
             self._built = build(self.job, None)
 
@@ -132,13 +128,12 @@ class Tree:
         return self._built.trainer
 
     def _taken_up(self, actions: Actions) -> tuple[BudgetedTrainer, Branch]:
-        """The trainer in the state in which a node was left."""
+        """The trainer in the state of a node."""
         state, way = self._load(actions)
         self._trainer.load_state(state)
         return self._trainer, way
 
     def _end(self, actions: Actions, way: Branch) -> None:
-        """Write down how a training ended."""
         assert self._built is not None
         result = self._trainer.finish()
         row = {
@@ -166,12 +161,10 @@ class Tree:
 
 
 def node_name(actions: Actions) -> str:
-    """A node as the name of a file has it."""
     return "-".join(map(str, actions)) or "root"
 
 
 def parse_node(word: str) -> Actions:
-    """The node that a name stands for."""
     try:
         return () if word == "root" else tuple(map(int, word.split("-")))
     except ValueError:
@@ -179,7 +172,7 @@ def parse_node(word: str) -> Actions:
 
 
 def _first_own(actions: Actions) -> int:
-    """From which node on a way is the first to be gone: what came before was paid for by others."""
+    """The first node of a sequence that no sequence before it has visited: others account for those above."""
     place = len(actions)
     while place > 0 and actions[place - 1] == 0:
         place -= 1

@@ -28,7 +28,7 @@ from gpuyard.policies.model_files import replacing
 
 
 def cpu_copy(value: Any) -> Any:
-    """The same on the CPU, sharing nothing; tensors and plain values only."""
+    """A copy on the CPU; tensors and plain values only."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
@@ -39,7 +39,7 @@ def cpu_copy(value: Any) -> Any:
 
 
 def random_state() -> dict[str, Any]:
-    """Everybody's random numbers: torch's, numpy's and Python's."""
+    """The global random numbers: torch's, numpy's and Python's."""
     kind, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)
     version, words, following = random.getstate()
     return {
@@ -57,7 +57,6 @@ def random_state() -> dict[str, Any]:
 
 
 def load_random_state(state: dict[str, Any]) -> None:
-    """Go on with those."""
     torch.set_rng_state(state["torch"].clone())
     if state["cuda"] and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all([one.clone() for one in state["cuda"]])
@@ -68,14 +67,13 @@ def load_random_state(state: dict[str, Any]) -> None:
 
 
 def seed_all(seed: int) -> None:
-    """Begin all of them anew."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
-    """An optimizer's groups and memory; parameters by name, since growing gives them other numbers."""
+    """An optimizer's groups and memory; parameters by name, since growing changes their numbers."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = []
     for group in optimizer.param_groups:
@@ -89,7 +87,7 @@ def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
 
 
 def load_optimizer_state(optimizer: Optimizer, model: nn.Module, state: dict[str, Any]) -> None:
-    """Give a new optimizer of the same kind those groups, in that order, and that memory."""
+    """Give a new optimizer of the same kind these groups, in order, and this memory."""
     parameters = dict(model.named_parameters())
     _check(parameters, (name for group in state["groups"] for name in group["names"]))
     optimizer.param_groups.clear()
@@ -102,7 +100,7 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Module, state: dict[str
 
 
 def carry_over(optimizer: Optimizer, model: nn.Module, state: dict[str, Any]) -> None:
-    """Let an optimizer of another network remember what fits: same name, same shape."""
+    """Give the optimizer of another network the memory that fits: same name, same shape."""
     for name, parameter in model.named_parameters():
         values = state["memory"].get(name)
         shaped = [one for one in (values or {}).values() if isinstance(one, Tensor) and one.dim() > 0]
@@ -111,7 +109,7 @@ def carry_over(optimizer: Optimizer, model: nn.Module, state: dict[str, Any]) ->
 
 
 def _beside(value: Any, parameter: Tensor, key: str) -> Any:
-    """A copy where the parameter is; counters of steps stay on the CPU, where optimizers want them."""
+    """A copy on the parameter's device; counters of steps stay on the CPU, where optimizers want them."""
     if isinstance(value, Tensor):
         return value.clone() if key == "step" else value.to(parameter.device, copy=True)
     return cpu_copy(value)
@@ -130,18 +128,18 @@ FORWARD_PART = 1 / 3
 
 
 class Teacher:
-    """The larger network, as long as it is listened to."""
+    """The larger network after shrinking, as long as it has weight."""
 
     def __init__(self, model: nn.Module, epoch: int, steps: int = 0) -> None:
         self.model, self._epoch, self._steps = model.eval().requires_grad_(False), max(1, epoch), steps
 
     @property
     def weight(self) -> float:
-        """What its word counts now."""
+        """The weight of its outputs in the loss."""
         return WEIGHT * FADING ** (self._steps // self._epoch)
 
     def blend(self, loss: Tensor, outputs: Any, inputs: Any) -> Tensor:
-        """The loss of a step, partly by how far the outputs are from the larger network's."""
+        """The loss of a step, partly by the distance of the outputs from the larger network's."""
         weight = self.weight
         self._steps += 1
         with torch.no_grad():
@@ -154,15 +152,13 @@ class Teacher:
         return self._steps == self._epoch
 
     def done(self) -> bool:
-        """Whether nobody listens any more."""
         return self.weight < LEAST_WEIGHT
 
     def price(self, cost: Callable[[nn.Module], float] | None) -> float:
-        """What it adds to the price of a step."""
+        """What it adds to the cost of a step."""
         return FORWARD_PART * (1.0 if cost is None else cost(self.model))
 
     def state(self) -> dict[str, Any]:
-        """All of it as tensors and plain values."""
         return {
             "growth": ops.growth_log(self.model),
             "model": cpu_copy(dict(self.model.state_dict())),
@@ -173,14 +169,14 @@ class Teacher:
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A decider whose answers depend on more than what it is asked."""
+    """A decider whose answers depend on earlier ones."""
 
     def state(self) -> dict[str, Any]: ...
     def load_state(self, state: dict[str, Any]) -> None: ...
 
 
 class BaseNetwork:
-    """The network as it was before it grew, which every grown one is made from."""
+    """The network before it grew, from which every grown one is made."""
 
     def __init__(self, model: nn.Module, batch: int) -> None:
         first = next(model.parameters(), None)
@@ -192,12 +188,12 @@ class BaseNetwork:
         self.batch = batch
 
     def facts(self) -> dict[str, Any]:
-        """What tells whether a state is of this training."""
+        """Identifies the states of this training."""
         shapes = {name: list(one.shape) for name, one in self._model.named_parameters()}
         return {"shapes": shapes, "batch": self.batch}
 
     def grown(self, log: list[dict[str, Any]], fresh: nn.Module | None = None) -> nn.Module:
-        """A network that has grown as a log tells; made of `fresh` if that has not grown yet."""
+        """A network that has grown as a log says; made of `fresh` if that has not grown yet."""
         start = fresh if fresh is not None and ops.growth_log(fresh) == self._log else copy.deepcopy(self._model)
         if log == self._log:
             return start
@@ -216,7 +212,7 @@ class Damaged(UserError):
 
 
 def pack(state: dict[str, Any]) -> bytes:
-    """A state as bytes that tell whether they are whole."""
+    """A state as bytes with a hash."""
     payload = io.BytesIO()
     torch.save(state, payload)
     body = payload.getvalue()
@@ -224,7 +220,7 @@ def pack(state: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes, name: str) -> dict[str, Any]:
-    """The state again; tensors and plain values only, so that a file from elsewhere runs nothing."""
+    """The state again; tensors and plain values only, so that a foreign file cannot run code."""
     head, _, body = data.partition(b"\n")
     if not head.startswith(_MAGIC) or head[len(_MAGIC) :] != hashlib.sha256(body).hexdigest().encode():
         raise Damaged(f"{name} is damaged or no checkpoint")
@@ -233,7 +229,7 @@ def unpack(data: bytes, name: str) -> dict[str, Any]:
 
 
 class Checkpoints:
-    """A directory of them."""
+    """A directory of checkpoints."""
 
     def __init__(self, directory: str | os.PathLike[str], *, say: Callable[[str], None] = to_stderr) -> None:
         self.directory = Path(directory)
@@ -244,16 +240,16 @@ class Checkpoints:
             raise UserError(f"checkpoints cannot be kept in {directory}: {error.strerror}") from None
 
     def all(self) -> list[Path]:
-        """Those that are there, the newest first."""
+        """Existing ones, the newest first."""
         found = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
         return sorted(found, key=_number, reverse=True)
 
     def write(self, state: dict[str, Any]) -> Path:
-        """Put a state on the disk, and forget those before the last two."""
+        """Write a state, and remove all but the last two."""
         return self.write_by(lambda path: path.write_bytes(pack(state)))
 
     def write_by(self, write: Callable[[Path], object]) -> Path:
-        """The same, where somebody else writes the file."""
+        """The same, with a function that writes the file."""
         before = self.all()
         path = self.directory / f"checkpoint-{_number(before[0]) + 1 if before else 1:08d}.pt"
         try:
@@ -266,7 +262,6 @@ class Checkpoints:
         return path
 
     def newest(self) -> Path | None:
-        """The newest, if there is any."""
         return next(iter(self.all()), None)
 
     def read(self) -> dict[str, Any] | None:

@@ -37,8 +37,6 @@ from gpuyard.errors import UserError
 
 @dataclass(frozen=True)
 class Result:
-    """How a training ended."""
-
     accuracy: float
     loss: float
     steps: int
@@ -99,7 +97,7 @@ class BudgetedTrainer(TrainingState):
         self._validation = data_batches.Validation(validation, loss, metric, self.device)
         self.plan, self.decider, self.grow_by = plan or RatePlan(), decider, grow_by
         asking = asking or Asking(most=3 if decider is not None else 0)
-        self.schedule = DecisionSchedule(asking, resource_changes(gpu_changes), evaluate_every)
+        self.agenda = DecisionSchedule(asking, resource_changes(gpu_changes), evaluate_every)
         self.restart_rate, self.prices = restart_rate, Prices(optimizer, loss, cost, known_prices)
         self.log, self.watch = EventLog(log, callbacks), Signals()
         self.checkpoints = None if checkpoints is None else Checkpoints(checkpoints)
@@ -109,7 +107,7 @@ class BudgetedTrainer(TrainingState):
         budget.listeners.append(self._granted)
 
     def _begin_anew(self, optimizer: Optimizer) -> None:
-        """Where a training stands that has not begun."""
+        """The state before the first step."""
         self.optimizer, self.teacher, self.pending = optimizer, None, None
         self.steps, self.started, self.finished = 0, False, False
         self.evaluator = Evaluator(self._validation, self.budget)
@@ -121,7 +119,7 @@ class BudgetedTrainer(TrainingState):
     # -- the three parts --------------------------------------------------------------------------
 
     def fit(self, *, resume: bool = True) -> Result:
-        """Train until the budget is over, and tell how it went. Raises `Interrupted` once told to end."""
+        """Train until the budget is over. Raises `Interrupted` after a signal to end."""
         with self.watch:
             if resume and not self.started:
                 self.resume()
@@ -130,7 +128,7 @@ class BudgetedTrainer(TrainingState):
             return self.finish()
 
     def resume(self) -> bool:
-        """Go on from the newest checkpoint, if there is one."""
+        """Continue from the newest checkpoint, if there is one."""
         state = None if self.checkpoints is None else self.checkpoints.read()
         if state is None:
             return False
@@ -140,8 +138,8 @@ class BudgetedTrainer(TrainingState):
         return True
 
     def advance(self) -> Situation | None:
-        """Train until something is to be decided; None once the budget is over."""
-        budget, schedule, watch = self.budget, self.schedule, self.watch
+        """Train until a decision is due; None once the budget is over."""
+        budget, schedule, watch = self.budget, self.agenda, self.watch
         self._start()
         while self.pending is None and not self.finished:
             if watch.any or time.monotonic() >= self._look:
@@ -157,7 +155,7 @@ class BudgetedTrainer(TrainingState):
         return self.pending
 
     def apply(self, decision: Decision) -> None:
-        """Do what was decided, all of it: nobody is heeded meanwhile."""
+        """Carry out a decision completely; signals wait meanwhile."""
         situation, self.pending = self.pending, None
         if situation is None:
             raise UserError("there is nothing to decide now: advance() until there is")
@@ -165,7 +163,7 @@ class BudgetedTrainer(TrainingState):
         if decision.option is not None:
             failure = self._grow(decision)
         self.actions.append(situation.nothing if decision.option is None or failure else decision.option.action)
-        self.schedule.answered(self.steps, self.batches.per_epoch)
+        self.agenda.answered(self.steps, self.batches.per_epoch)
         told = {**decision.to_json(), "action": self.actions[-1], "reason": failure or decision.reason}
         self._tell(
             "decision", **told, accuracy=situation.accuracy, parameters_before=before, situation=situation.to_json()
@@ -173,12 +171,12 @@ class BudgetedTrainer(TrainingState):
         if self.budget.grants is not None:
             self.budget.grants.report(**decision_report(self, decision, before, failure))
         if self.lent and self.actions[-1] == situation.nothing:
-            self.schedule.resources("down", self.steps)  # what was offered is given back
+            self.agenda.resources("down", self.steps)  # what was offered is given back
         self.lent = False
         self._plan()
 
     def finish(self) -> Result:
-        """Evaluate in the time that was kept for it, write the last checkpoint, and tell how it went."""
+        """Evaluate in the time that was kept for it, and write the last checkpoint."""
         if not self.finished:
             self._evaluate(last=True)
             self.finished = True
@@ -197,14 +195,13 @@ class BudgetedTrainer(TrainingState):
         )
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on where that was, to the last bit if the clock is virtual; the state can be used again."""
+        """Continue from a state, to the last bit if the clock is virtual; the state can be used again."""
         self.restore(state)
         self._plan()
 
     # -- a step -----------------------------------------------------------------------------------
 
     def _train(self) -> None:
-        """One step."""
         inputs, targets = self.batches.next()
         self.rate = scale = self.plan.scale(self.budget)
         for group, rate in self._rates:
@@ -226,7 +223,7 @@ class BudgetedTrainer(TrainingState):
             self._taught(self.teacher)
 
     def _taught(self, teacher: Teacher) -> None:
-        """After a step that the larger network had a say in."""
+        """After a step with the teacher."""
         if teacher.an_epoch_on and self.evaluator.room():
             self._evaluate("after down")
         if teacher.done():
@@ -236,7 +233,7 @@ class BudgetedTrainer(TrainingState):
     # -- what comes between steps -----------------------------------------------------------------
 
     def _start(self) -> None:
-        """The clock runs; what the end will take is found out now, where it cannot be known."""
+        """Start the clock; what the end will take is measured now, where it is not known."""
         if self.started:
             return
         self.started = True
@@ -248,7 +245,7 @@ class BudgetedTrainer(TrainingState):
         self._plan()
 
     def _plan(self) -> None:
-        self.schedule.plan(self.budget, self._spacing())
+        self.agenda.plan(self.budget, self._spacing())
         save_at = self._saved_at + self._pause if self.checkpoints else math.inf
         self._look = min(save_at, self._reports.due)
 
@@ -257,7 +254,7 @@ class BudgetedTrainer(TrainingState):
     _saved_at = -math.inf
 
     def _heed(self) -> None:
-        """Do what signals ask for, and what is due by the clock on the wall. No part of the training itself."""
+        """Do what signals ask for, and what is due by the wall clock. No part of the training itself."""
         self.budget.end_step()
         now = time.monotonic()
         if self.watch.save or now - self._saved_at >= self._pause:
@@ -270,8 +267,8 @@ class BudgetedTrainer(TrainingState):
         self._plan()
 
     def _attend(self) -> None:
-        """Take up what is due: changes of resources, an evaluation, a decision."""
-        budget, schedule = self.budget, self.schedule
+        """Do what is due: changes of resources, an evaluation, a decision."""
+        budget, schedule = self.budget, self.agenda
         budget.end_step()
         while budget.news:
             self._resources(event := budget.news.popleft(), event.kind)
@@ -290,7 +287,7 @@ class BudgetedTrainer(TrainingState):
         self._tell(
             "resources", change=kind, why=getattr(event, "why", "as told"), gpus=list(getattr(event, "gpus", ()))
         )
-        self.schedule.resources(kind, self.steps)
+        self.agenda.resources(kind, self.steps)
         if kind == "up":
             self._take_up(offered=event is not None)
             return
@@ -300,19 +297,18 @@ class BudgetedTrainer(TrainingState):
             self.budget.grants.give_back(reason="what grew with it is gone")
 
     def _take_up(self, offered: bool) -> None:
-        """There is more to be had: remember how the network was before, and decline what nobody will decide about."""
+        """Resources went up: remember the network's size, and decline if no decision will follow."""
         self.small = len(ops.growth_log(self.model))
-        self.lent = offered and self.schedule.asks
+        self.lent = offered and self.agenda.asks
         if offered and not self.lent and self.budget.grants is not None:
             self.budget.grants.report(**declined_report(self))
 
     def _granted(self, change: Change) -> None:
         kind = "extend" if change.after > change.before else "shrink"
         self._tell("grant", kind=kind, before=change.before, after=change.after, why=change.why)
-        self.schedule.plan(self.budget, self._spacing())
+        self.agenda.plan(self.budget, self._spacing())
 
     def _ask(self) -> None:
-        """Let somebody decide, if there is anything to decide."""
         if self.evaluator.step != self.steps and self.evaluator.room():
             self._evaluate(decision=True)
         options = self.options()
@@ -321,7 +317,7 @@ class BudgetedTrainer(TrainingState):
             self.apply(nothing(self.pending, "the network can grow nowhere"))
 
     def _grow(self, decision: Decision) -> str:
-        """Grow; the reason if that could not be done."""
+        """Grow; returns why not, if it failed."""
         option = decision.option
         assert option is not None
         try:
@@ -337,7 +333,7 @@ class BudgetedTrainer(TrainingState):
         return ""
 
     def _shrink(self, growths: int) -> None:
-        """Go back to the network before it grew so many times, and let it learn from the larger one."""
+        """Undo the last growths, and let the smaller network learn from the larger one."""
         growths = min(growths, len(ops.growth_log(self.model)))
         if growths < 1:
             return
@@ -354,14 +350,14 @@ class BudgetedTrainer(TrainingState):
     # -- evaluating, saving, telling --------------------------------------------------------------
 
     def _spacing(self) -> float:
-        return self.evaluator.plan(self.schedule.interval(self.budget))
+        return self.evaluator.plan(self.agenda.interval(self.budget))
 
     def _evaluate(self, what: str = "evaluation", *, last: bool = False, decision: bool = False) -> None:
         score = self.evaluator.evaluate(self.model, self.steps, last=last, decision=decision)
         self._tell(what, accuracy=score.accuracy, loss=score.loss, samples=score.samples)
 
     def _save(self) -> None:
-        """Write a checkpoint, and remember what that takes."""
+        """Write a checkpoint, and measure the time."""
         if self.checkpoints is None:
             return
         began = time.monotonic()

@@ -46,7 +46,7 @@ Listener = Callable[[Event], None]
 
 
 class EventLog:
-    """The events of one training. `history` is part of its state; what concerns only this process is not in it."""
+    """The events of one training. `history` is part of its state; events of only this process are not in it."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None, listeners: Sequence[Listener] = ()) -> None:
         self.history: list[Event] = []
@@ -55,7 +55,7 @@ class EventLog:
         self._lines = 0
 
     def tell(self, event: Event, *, passing: bool = False) -> None:
-        """Something happened; `passing` says that it is no part of the training itself, such as a checkpoint."""
+        """Add an event; `passing` marks one that is no part of the training itself, such as a checkpoint."""
         if passing:
             event = {**event, "passing": True}
         else:
@@ -69,7 +69,7 @@ class EventLog:
         return {"history": [_plain(event) for event in self.history], "lines": self._lines}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from there: what a file has beyond was told by a run that went on without being saved."""
+        """Continue from a state: later lines of the file are of a run that was not saved."""
         self.history = [dict(event) for event in state["history"]]
         if self._path is None:
             return
@@ -97,7 +97,7 @@ class EventLog:
 
 
 def _is_passing(line: str) -> bool:
-    """Whether a line tells of what did happen, although the training went back; half a line tells nothing."""
+    """Whether a line remains valid although the training went back; a cut-off line does not."""
     try:
         return bool(json.loads(line).get("passing"))
     except ValueError:
@@ -105,7 +105,7 @@ def _is_passing(line: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: what is unknown is null."""
+    """As JSON: unknown values are null."""
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -139,7 +139,7 @@ class TrainingState:
     plan: RatePlan
     batches: Batches
     evaluator: Evaluator
-    schedule: DecisionSchedule
+    agenda: DecisionSchedule
     decider: Decides | None
     grow_by: tuple[str, ...]
     prices: Prices
@@ -178,7 +178,7 @@ class TrainingState:
             return self.prices.options(self.model, inputs, batch, self.budget, self.grow_by)
 
     def situation(self, options: tuple[Option, ...]) -> Situation:
-        """A training as it is now, with what could be done."""
+        """The present situation, with the given options."""
         budget, evaluator = self.budget, self.evaluator
         by_fraction = [(time / budget.total, accuracy) for time, accuracy in evaluator.points]
         step = self.step_cost if budget.exact else budget.step_time
@@ -192,8 +192,8 @@ class TrainingState:
             slope=slope(by_fraction),
             headroom=headroom(self.device),
             grown=len(ops.growth_log(self.model)),
-            decision=self.schedule.asked,
-            decisions=self.schedule.asking.decisions,
+            decision=self.agenda.asked,
+            decisions=self.agenda.asking.decisions,
             noise=noise(evaluator.points, evaluator.samples),
             loss_gap=evaluator.loss - self.train_loss,
             options=options,
@@ -211,7 +211,7 @@ class TrainingState:
             "budget": self.budget.state(),
             "plan": self.plan.state(),
             "batches": self.batches.state(),
-            "agenda": self.schedule.state(),
+            "agenda": self.agenda.state(),
             "random": random_state(),
             "numbers": {name: getattr(self, name) for name in _NUMBERS},
             "examiner": self.evaluator.state(),
@@ -236,7 +236,7 @@ class TrainingState:
         self.budget.load_state(state["budget"])
         self.plan.load_state(state["plan"])
         self.batches.load_state(state["batches"])
-        self.schedule.load_state(state["agenda"])
+        self.agenda.load_state(state["agenda"])
         for name in _NUMBERS:
             setattr(self, name, state["numbers"][name])
         self.evaluator.load_state(state["examiner"])
@@ -285,7 +285,7 @@ LEAST_LEFT = 0.25
 
 
 class Reports:
-    """Tells the scheduler now and then how a training does."""
+    """Reports to the scheduler on the progress of a training."""
 
     def __init__(self, training: TrainingState) -> None:
         self._training = training
@@ -295,11 +295,11 @@ class Reports:
 
     @property
     def due(self) -> float:
-        """When it is told next, on the monotonic clock; never where there is no scheduler."""
+        """When the next report is due, on the monotonic clock; never without a scheduler."""
         return self._told_at + REPORT_EVERY if self._training.budget.grants is not None else math.inf
 
     def tell(self) -> None:
-        """Tell what a step takes, and what a second of more GPU would bring."""
+        """Report the duration of a step, and the gain of a second with more GPUs."""
         now = self._told_at = time.monotonic()
         if self._training.budget.grants is None:
             return
@@ -309,14 +309,14 @@ class Reports:
         self._training.budget.grants.report(**self._facts())
 
     def _may_grow(self) -> bool:
-        """Whether a decider that is offered something would still be asked."""
+        """Whether a decision would follow an offer."""
         training = self._training
-        asking = training.schedule.asking
+        asking = training.agenda.asking
         known = len(training.evaluator.points) >= 2 and not training.finished
-        return known and not asking.by_the_clock and training.schedule.asked < asking.most
+        return known and not asking.by_the_clock and training.agenda.asked < asking.most
 
     def _foreseen(self) -> float:
-        """What the decider expects of growing now; 0 if it would not, or tells nothing of the kind."""
+        """The decider's expected gain of growing now; 0 if it would not, or gives none."""
         training = self._training
         if training.decider is None or not getattr(training.decider, "foresees", False):
             return 0.0
@@ -347,7 +347,7 @@ class Reports:
 
 
 def decision_report(training: TrainingState, decision: Decision, before: int, failure: str) -> dict[str, Any]:
-    """What the scheduler is told of a decision; if it had offered something, whether that is used."""
+    """Report of a decision; if the scheduler had offered something, whether that is used."""
     option = None if failure else decision.option
     return {
         "decision": f"{option.op} {option.site}" if option else "nothing",
@@ -361,7 +361,7 @@ def decision_report(training: TrainingState, decision: Decision, before: int, fa
 
 
 def declined_report(training: TrainingState) -> dict[str, Any]:
-    """What the scheduler is told of an offer that comes too late to be decided about."""
+    """Report on an offer that comes too late for a decision."""
     return {
         "decision": "nothing",
         "reason": "its decisions are made: it grows no more",

@@ -57,19 +57,17 @@ class ClusterState(Inventory):
     # -- what the API tells -------------------------------------------------------------------------
 
     def put_node(self, node: Node, now: float) -> None:
-        """A node came, or changed."""
         former, self.nodes[node.name] = self.nodes.get(node.name), node
         if former is None or former.shape != node.shape:
             self.stale = self.stale or node.gpus > 0 or (former is not None and former.gpus > 0)
         self.hosts.touch(node.name)
 
     def drop_node(self, name: str) -> None:
-        """A node is gone; the pods that were there soon are, too."""
+        """A node is gone; its pods soon will be."""
         former = self.nodes.pop(name, None)
         self.stale = self.stale or (former is not None and former.gpus > 0)
 
     def put_pod(self, pod: Pod, now: float) -> None:
-        """A pod came, or changed."""
         former = self.pods.get(pod.uid)
         if pod.over:
             self.drop_pod(pod, now)
@@ -89,7 +87,7 @@ class ClusterState(Inventory):
             self._put_plain(pod, now)
 
     def drop_pod(self, pod: Pod, now: float) -> None:
-        """A pod is over, or gone: what it held is free."""
+        """A pod has ended or is gone: what it held is free."""
         former = self.pods.pop(pod.uid, None)
         self.assumed.pop(pod.uid, None)
         self.aside.pop(pod.uid, None)
@@ -104,18 +102,17 @@ class ClusterState(Inventory):
             self._end(job, pod, now)
 
     def is_ours(self, pod: Pod) -> bool:
-        """Whether a pod is ours to give a node to; one that asks for nonsense is told so."""
         return pod.scheduler == self.settings.scheduler
 
     def _put_plain(self, pod: Pod, now: float) -> None:
-        """A pod of ours waits that wants no GPU, perhaps no longer."""
+        """A pod of ours without GPUs came, or changed."""
         self._put_aside(pod, "", now)
         self.aside.pop(pod.uid, None)
         if pod.waits:
             self.plain[pod.uid] = pod
 
     def _says_where(self, pod: Pod) -> bool:
-        """Whether a pod of somebody else says which GPUs it has, as ours do."""
+        """Whether a pod of another scheduler declares its GPUs, as ours do."""
         return bool(pod.gpus and pod.node and pod.indices)
 
     def _end(self, job: str, pod: Pod, now: float) -> None:
@@ -194,7 +191,7 @@ class ClusterState(Inventory):
         return request
 
     def request_of(self, uid: str) -> Request | None:
-        """What a pod that is in the queue, or has GPUs, asks for; None if it is neither."""
+        """The request of a pod that is queued or has GPUs; else None."""
         pod, job = self.pods.get(uid), self.job_of.get(uid)
         if pod is None or job is None or self._requests is None:
             return None
@@ -202,7 +199,7 @@ class ClusterState(Inventory):
         return None if isinstance(request, str) else request
 
     def _regroup(self, unit: WaitingGang, now: float) -> None:
-        """The members of a gang are others now: let it be one job if there are enough of them, else none."""
+        """The members of a gang changed: it is one job if there are enough of them, else none."""
         state = self.state
         if unit.job and state is not None and unit.job in state.row_of:
             if state.phase[state.row_of[unit.job]] is Phase.QUEUED:
@@ -233,7 +230,7 @@ class ClusterState(Inventory):
     # -- pods that have GPUs ------------------------------------------------------------------------
 
     def _bound(self, pod: Pod, now: float) -> None:
-        """A pod has a node, by our hands or not."""
+        """A pod has a node, chosen by us or not."""
         self.assumed.pop(pod.uid, None)
         self.aside.pop(pod.uid, None)
         if self.gangs.knows(pod.uid) and (unit := self.gangs.leave(pod.uid)) is not None:
@@ -256,7 +253,7 @@ class ClusterState(Inventory):
             self.hosts.touch(pod.node)  # nobody knows which GPUs it has
 
     def _occupy(self, pod: Pod, gpus: tuple[int, ...], now: float) -> None:
-        """Let a pod that has GPUs already have them in the core as well."""
+        """Record in the core the GPUs that a pod already has."""
         request = self._request([pod])
         if isinstance(request, str):  # where it is would not do for it any more; it is there all the same
             request = Request(
@@ -284,7 +281,7 @@ class ClusterState(Inventory):
     # -- what a plan does ---------------------------------------------------------------------------
 
     def start(self, start: Start, now: float) -> list[Assignment]:
-        """Give a waiting pod, or the members of a gang, the GPUs that a plan says; none where pods are too many."""
+        """Assign the GPUs of a plan to a pod, or to the members of a gang; none where nodes are full of pods."""
         assert self.engine is not None
         unit = self.gangs.by_job(start.job)
         if not self._takes(start, unit):
@@ -328,7 +325,7 @@ class ClusterState(Inventory):
         return found
 
     def _takes(self, start: Start, unit: WaitingGang | None) -> bool:
-        """Whether nodes may have as many pods more, of which the core knows nothing; who is full is closed next."""
+        """Whether nodes may have that many more pods, a limit which the core does not know."""
         where, nodes = self.layout.where, self.layout.nodes
         if unit is None:
             return self.hosts.takes(nodes[where(start.gpus[0])[0]].name)
@@ -347,7 +344,7 @@ class ClusterState(Inventory):
         return Assignment(pod, self.layout.nodes[n].name, indices, start, left, charged)
 
     def give_back(self, uid: str, now: float, begin: float = 0.0) -> None:
-        """A pod could not be bound: it waits again, and not before a time; unless it has a node after all."""
+        """A pod could not be bound: it waits again, not before `begin`, unless it has a node after all."""
         self.assumed.pop(uid, None)
         pod, job = self.pods.get(uid), self.job_of.get(uid)
         if pod is None or pod.node or job is None or not self.gpus_of(job):
@@ -365,24 +362,23 @@ class ClusterState(Inventory):
     # -- the state ----------------------------------------------------------------------------------
 
     def set_rules(self, rules: Rules, now: float) -> None:
-        """From now on GPUs are shared by these rules."""
         if rules != self.rules:
             self.rules = rules
             self.record(RulesSet(now, rules))
 
     @property
     def is_long(self) -> bool:
-        """Whether most of the state is about pods that are over."""
+        """Whether most rows of the state are of pods that have ended."""
         return self.state is not None and len(self.state.ids) > _ROWS + 2 * len(self.job_of)
 
     def settle(self, now: float) -> None:
-        """Let everything that was told be in the core's state, before a plan."""
+        """Bring the core's state up to date, before a plan."""
         if self.stale or self.is_long:
             self.rebuild(now)
         self.hosts.settle(now)
 
     def rebuild(self, now: float) -> None:
-        """Make the state anew, of the pods and nodes that there are."""
+        """Build the state again from the pods and nodes that there are."""
         former, held, self.stale = CarriedState.of(self), dict(self.assumed), False
         self.layout = Layout(self.nodes.values(), self.memory_of)
         cluster = self.layout.cluster()
@@ -400,7 +396,7 @@ class ClusterState(Inventory):
         former.renew(self, now)
 
     def _again(self, pod: Pod, assumed: Assignment | None, now: float) -> None:
-        """Take a pod into a state that is made anew."""
+        """Take a pod into a rebuilt state."""
         if pod.node:
             self._bound(pod, now)
         elif assumed is not None and (gpus := self.layout.gpus(assumed.node, assumed.indices)) is not None:

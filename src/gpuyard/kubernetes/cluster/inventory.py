@@ -26,7 +26,7 @@ UNKNOWN = 1.0
 
 
 class Layout:
-    """The nodes with GPUs, numbered through as the core has them."""
+    """The nodes with GPUs, and their GPUs numbered as in the core."""
 
     def __init__(self, nodes: Iterable[Node], memory_of: Callable[[Node], float]) -> None:
         self.nodes = sorted((node for node in nodes if node.gpus > 0), key=lambda node: node.name)
@@ -36,7 +36,7 @@ class Layout:
         self.memory = [memory_of(node) or UNKNOWN for node in self.nodes]
 
     def cluster(self) -> Cluster | None:
-        """The same for the core; None where there is no GPU."""
+        """The cluster for the core; None without GPUs."""
         if not self.nodes:
             return None
         sizes = tuple(node.gpus for node in self.nodes)
@@ -56,7 +56,6 @@ class Layout:
         return tuple(self.first[n] + index for index in indices)
 
     def all_of(self, n: int) -> range:
-        """The numbers of all GPUs of a node."""
         return range(self.first[n], self.first[n + 1])
 
     def where(self, gpu: int) -> tuple[int, int]:
@@ -67,7 +66,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A pod that was given GPUs: the node, the indices there, and by what."""
+    """A pod with the node and the GPUs that it was given."""
 
     pod: Pod
     node: str
@@ -127,7 +126,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class CarriedState:
-    """What namespaces have had, who is being evicted, and what is kept for whom; pods and nodes tell the rest."""
+    """Usage of namespaces, evictions in progress and promises; pods and nodes tell the rest."""
 
     state: State | None
     recalled: frozenset[str] = frozenset()
@@ -137,7 +136,6 @@ class CarriedState:
 
     @classmethod
     def of(cls, world: Inventory) -> CarriedState:
-        """What is to be carried over."""
         state, uid_of, layout = world.state, world.uid_of, world.layout
         if state is None:
             return cls(None)
@@ -149,7 +147,7 @@ class CarriedState:
         return cls(state, frozenset(uid_of.get(state.ids[row], "") for row in state.recalled), promised)
 
     def carry_over(self, state: State, rules: Rules, now: float) -> None:
-        """Let a new state know what namespaces have had."""
+        """Copy what namespaces have used to a new state."""
         former = self.state
         if former is not None:
             state.user_of, state.used = former.user_of, former.used
@@ -159,7 +157,7 @@ class CarriedState:
             state.ledger = former.ledger
 
     def renew(self, world: Inventory, now: float) -> None:
-        """Once all pods are in the new state: remember who is being evicted, and promise again what was promised."""
+        """Once all pods are in the new state, record again evictions in progress and promises."""
         state = world.state
         if state is None:
             return
@@ -175,7 +173,7 @@ class CarriedState:
 
 
 def _nominated(world: Inventory, state: State) -> dict[str, list[Place]]:
-    """GPUs that others are leaving for pods, as a leader before us wrote on those: nobody else need be evicted."""
+    """GPUs that others are leaving for pods, as a former leader wrote on these."""
     waiting = [pod for pod in world.pods.values() if pod.nominated and pod.waits and pod.uid in world.job_of]
     found = dict[str, list[Place]]()
     for pod in sorted(waiting, key=lambda pod: (-pod.priority, pod.created)):

@@ -18,7 +18,7 @@ UNSIZED = "GPU memory unknown"
 
 
 class NodeState:
-    """Who else is on the nodes."""
+    """Pods on each node, ours and others, and what they leave."""
 
     def __init__(self, world: Inventory) -> None:
         self._world = world
@@ -27,7 +27,6 @@ class NodeState:
         self._taken: tuple[float, ...] = ()
 
     def count(self, pod: Pod, former: Pod | None) -> None:
-        """A pod is on a node, perhaps for some time already."""
         if former is not None and former.node and former.node != pod.node:
             self.discount(former)
         if pod.node:
@@ -37,21 +36,20 @@ class NodeState:
                 self._touched.add(pod.node)
 
     def discount(self, pod: Pod) -> None:
-        """A pod has left its node."""
         if pod.node and self._on[pod.node].pop(pod.uid, None) is not None:
             self._touched.add(pod.node)
 
     def touch(self, node: str) -> None:
-        """Something about a node may be otherwise than it was."""
+        """Check a node again at the next `settle`."""
         self._touched.add(node)
 
     def anew(self) -> None:
-        """The state is another one: tell all again."""
+        """The state was rebuilt: check all nodes again."""
         self._touched = {node.name for node in self._world.layout.nodes}
         self._taken = ()
 
     def foreign(self, name: str) -> int:
-        """GPUs of a node that pods have of which nobody knows which."""
+        """Number of GPUs of a node whose pods do not declare which."""
         return sum(pod.gpus for pod in self._on[name].values() if pod.gpus and not self._world.knows_gpus_of(pod))
 
     def is_closed(self, node: Node) -> str:
@@ -63,7 +61,7 @@ class NodeState:
         return "" if self.takes(node.name) else FULL
 
     def takes(self, name: str, count: int = 1) -> bool:
-        """Whether a node may have so many pods more."""
+        """Whether a node may have that many more pods."""
         left, assumed = self._world.nodes[name].pods - len(self._on[name]) - count, self._world.assumed
         return left >= len(assumed) or left >= sum(1 for one in assumed.values() if one.node == name)
 
@@ -94,7 +92,7 @@ class NodeState:
         return max(fits, key=lambda name: (not nodes[name].gpus, self.free_on(name)[0], name), default=None)
 
     def settle(self, now: float) -> None:
-        """Let the core know."""
+        """Record changes of nodes in the core."""
         state, layout = self._world.state, self._world.layout
         touched, self._touched = self._touched, set()
         if state is None or not touched:

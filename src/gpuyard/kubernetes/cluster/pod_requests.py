@@ -18,7 +18,7 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class WaitingGang:
-    """The members of a gang that wait."""
+    """The waiting members of a gang."""
 
     namespace: str
     name: str
@@ -36,7 +36,6 @@ class WaitingGang:
 
     @property
     def key(self) -> Key:
-        """What it is known by."""
         return self.namespace, self.name
 
     def ordered(self, pods: Mapping[str, Pod]) -> list[Pod]:
@@ -46,20 +45,17 @@ class WaitingGang:
 
 
 class Gangs:
-    """All gangs of a cluster."""
-
     def __init__(self) -> None:
         self.waiting: dict[Key, WaitingGang] = {}
         self._unit_of: dict[str, WaitingGang] = {}
         self._bound: dict[Key, set[str]] = {}
 
     def needs_others(self, pod: Pod) -> bool:
-        """Whether a pod may not start by itself: enough of its gang have not."""
+        """Whether a pod may not start by itself: too few of its gang have a node."""
         assert pod.gang is not None
         return len(self._bound.get((pod.namespace, pod.gang.name), ())) < pod.gang.size
 
     def join(self, pod: Pod) -> WaitingGang:
-        """One more waits."""
         assert pod.gang is not None
         key = pod.namespace, pod.gang.name
         unit = self.waiting.setdefault(key, WaitingGang(*key, since=pod.created))
@@ -70,7 +66,7 @@ class Gangs:
         return unit
 
     def leave(self, uid: str) -> WaitingGang | None:
-        """A member waits no longer; the gang that it waited with."""
+        """A member waits no longer; returns its gang."""
         for bound in self._bound.values():
             bound.discard(uid)
         unit = self._unit_of.pop(uid, None)
@@ -81,32 +77,28 @@ class Gangs:
         return unit
 
     def knows(self, uid: str) -> bool:
-        """Whether a pod waits with a gang."""
         return uid in self._unit_of
 
     def bound(self, pod: Pod) -> None:
-        """A member has a node."""
         if pod.gang is not None:
             self._bound.setdefault((pod.namespace, pod.gang.name), set()).add(pod.uid)
 
     def unbound(self, pod: Pod) -> None:
-        """A member has none after all."""
         if pod.gang is not None:
             self._bound.get((pod.namespace, pod.gang.name), set()).discard(pod.uid)
 
     def running(self, unit: WaitingGang) -> int:
-        """How many members have a node."""
         return len(self._bound.get(unit.key, ()))
 
     def by_job(self, job: str) -> WaitingGang | None:
-        """The gang that a job of the core stands for; None if it stands for a pod."""
+        """The gang of a job of the core; None for the job of a single pod."""
         if not job.startswith("gang "):
             return None
         return next((unit for unit in self.waiting.values() if unit.job == job), None)
 
 
 class Requests:
-    """Requests for the pods of one layout. Pods that ask for the same have the same one."""
+    """Requests for the pods of one layout. Equal pods share one."""
 
     def __init__(self, layout: Layout, settings: Settings, planner: OrderedPlanner, state: State) -> None:
         self._layout, self._settings, self._planner, self._state = layout, settings, planner, state
@@ -117,7 +109,7 @@ class Requests:
         self._most = max((size - settings.buffer for size in layout.memory), default=0.0)
 
     def scope(self, wish: NodeConstraints) -> tuple[int, ...] | None:
-        """The GPUs of all nodes that a wish allows; none given: any; None: no node will do."""
+        """GPUs of all nodes that the constraints allow; empty: any; None: no node."""
         if wish not in self._scopes:
             allowed = [n for n, node in enumerate(self._layout.nodes) if not node.refusal(wish)]
             everywhere = len(allowed) == len(self._layout.nodes)
@@ -126,7 +118,7 @@ class Requests:
         return self._scopes[wish]
 
     def of(self, pods: Sequence[Pod], estimate: float) -> Request | str:
-        """What a pod, or the pods of a gang, ask for; or why no node could ever give it."""
+        """The request of a pod or of a gang; or why no node could ever meet it."""
         head = pods[0]
         scope = self._common_scope(pods)
         if scope is None:
@@ -144,7 +136,7 @@ class Requests:
         return self._planner.refuses(self._state, request) or request
 
     def _common_scope(self, pods: Sequence[Pod]) -> tuple[int, ...] | None:
-        """The GPUs that will do for all members of a gang."""
+        """GPUs that all members of a gang may use."""
         if len(pods) == 1:
             return self.scope(pods[0].wish)
         wishes = frozenset(pod.wish for pod in pods)
@@ -156,7 +148,7 @@ class Requests:
         return self._common[wishes]
 
     def _may_be_stopped(self, pods: Sequence[Pod]) -> bool:
-        """Who may be evicted for others: by priority everybody who does not refuse, else only those who agree."""
+        """Whether pods may be evicted for others: by priority unless they refuse, else only if they agree."""
         if self._planner.policy.preemptive:
             return all(pod.preemptible is True for pod in pods)
         return self._settings.preemption and all(pod.preemptible is not False for pod in pods)

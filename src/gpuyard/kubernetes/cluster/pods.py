@@ -37,8 +37,6 @@ class Gang:
 
 @dataclass(slots=True)
 class Pod:
-    """What is known of a pod."""
-
     uid: str
     namespace: str
     name: str
@@ -86,12 +84,10 @@ class Pod:
 
     @property
     def key(self) -> str:
-        """As people write it."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def over(self) -> bool:
-        """Whether it holds nothing any more."""
         return self.phase in ("Succeeded", "Failed")
 
     @property
@@ -101,12 +97,10 @@ class Pod:
 
     @property
     def waits(self) -> bool:
-        """Whether it is to be given a node."""
         return not self.node and not self.over and not self.deleting
 
 
 def pod_of(object: Mapping[str, Any]) -> Pod:
-    """A pod, as the API describes it."""
     meta, spec, status = object["metadata"], object["spec"], object.get("status") or {}
     pod = Pod(
         meta["uid"], meta["namespace"], meta["name"], spec.get("schedulerName") or "default-scheduler",
@@ -132,7 +126,6 @@ def pod_of(object: Mapping[str, Any]) -> Pod:
 
 
 def _read_gpus(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
-    """How many GPUs a pod wants, and how much of them."""
     whole = int(_requests(spec, names.GPU))
     told = declared(meta, names.GPU_MEMORY)
     if told is not None:
@@ -149,7 +142,6 @@ def _read_gpus(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> No
 
 
 def _read_scheduling(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
-    """What else a pod says of how it is to be scheduled."""
     pod.wish = node_constraints_of(spec)
     pod.trouble = unsupported(spec)
     if pod.trouble:
@@ -175,14 +167,13 @@ def _read_scheduling(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any])
 
 
 def _number(text: str, what: str) -> int:
-    """A number of 1 or more, as somebody wrote it."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise UserError(f"{what}, 1 or more, not {text}")
     return int(text)
 
 
 def _read_placement(pod: Pod, annotations: Mapping[str, str]) -> None:
-    """What we wrote on a pod when it was bound; what makes no sense there was written by somebody else."""
+    """Annotations that we wrote at the binding; nonsense there is another program's."""
     try:
         pod.indices = tuple(int(text) for text in annotations.get(names.INDICES, "").split(",") if text)
         charged = annotations.get(names.CHARGED)
@@ -193,7 +184,7 @@ def _read_placement(pod: Pod, annotations: Mapping[str, str]) -> None:
 
 
 def _requests(spec: Mapping[str, Any], resource: str) -> float:
-    """What all containers ask for together; those that run before the others count where they ask for more."""
+    """The sum over containers; init containers count where they ask for more."""
 
     def of(container: Mapping[str, Any]) -> float:
         resources = container.get("resources") or {}
@@ -210,7 +201,7 @@ def _requests(spec: Mapping[str, Any], resource: str) -> float:
 
 
 def _times(status: Mapping[str, Any]) -> tuple[float | None, float | None, int]:
-    """When a pod began to run and ended, and how often its containers were started again."""
+    """Start and end of a pod, and the number of restarts of its containers."""
     begun, ended, restarts = list[float](), list[float](), 0
     for one in status.get("containerStatuses") or []:
         restarts += int(one.get("restartCount") or 0)
@@ -233,7 +224,7 @@ def _programs(spec: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...
 
 @lru_cache(maxsize=8192)
 def _signature(namespace: str, gpus: int, programs: Iterable[tuple[str, tuple[str, ...]]]) -> str:
-    """What a pod has in common with those that use the same: images, and commands without what is of one run only."""
+    """Identifies similar pods: images, and commands without what changes from run to run."""
     images = [image for image, _ in programs]
     words = [word for _, command in programs for word in command]
     return sign(words or ["image"], directory="/", content=" ".join(images), user=namespace, gpus=gpus).exact

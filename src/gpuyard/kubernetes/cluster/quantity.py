@@ -15,7 +15,6 @@ _AMOUNT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(n|u|m|k|M|G|T
 
 
 def amount(text: object) -> float:
-    """A quantity as a number."""
     match = _AMOUNT.fullmatch(str(text).strip())
     if match is None:
         raise UserError(f"'{text}' is no quantity; Kubernetes writes 6994Mi, 6Gi or 250m")
@@ -23,7 +22,7 @@ def amount(text: object) -> float:
 
 
 def memory(text: object, unit: float = 1.0) -> float:
-    """Bytes of memory, in a unit where the number alone is written; `20G` are powers of 1024, as gpuyard has them."""
+    """Bytes of memory; a bare number is in `unit`, and `20G` are powers of 1024, as in gpuyard."""
     written = str(text).strip()
     if unit != 1.0 and written.replace(".", "", 1).isdigit():
         found = float(written) * unit

@@ -22,7 +22,7 @@ from gpuyard.sim.trace import Flags, Floats
 
 
 class QueueEnv(gymnasium.Env[Observations, np.int64]):
-    """One cluster; the options, and what is seen and done, are in docs/reference/environments.md."""
+    """One cluster; docs/reference/environments.md describes options, observations and actions."""
 
     metadata = {"render_modes": []}  # noqa: RUF012
 
@@ -37,25 +37,25 @@ class QueueEnv(gymnasium.Env[Observations, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, dict[str, Any]]:
-        """A new episode; `options={"start": 300}` says which jobs: those of the trace from there on."""
+        """A new episode; `options={"start": 300}` takes the jobs of the trace from there on."""
         super().reset(seed=seed)
         self.clusters.begin(0, self.np_random, (options or {}).get("start"))
         return self.clusters.seen[0].copy(), {}
 
     def step(self, action: np.int64) -> tuple[Observations, float, bool, bool, dict[str, Any]]:
-        """Start or reserve a job, or let time pass; then time goes on until somebody has to choose again."""
+        """Start or reserve a job, or let time pass; then time goes on until the next decision."""
         of = self.clusters
         of.step(np.array([action], dtype=np.int64), self._active)
         over = bool(of.over[0])
         return of.seen[0].copy(), float(of.rewards[0]), over, False, of.metrics(0) if over else {}
 
     def action_masks(self) -> Flags:
-        """What is possible: the jobs in view, and to let time pass if anything will ever happen by itself."""
+        """Possible actions: the jobs in view, and to let time pass if an event will ever come."""
         masks: Flags = self.clusters.masks[0].copy()
         return masks
 
     def starts(self) -> Floats:
-        """When each job of the episode started, by submission; NaN before."""
+        """Start times of the episode's jobs, by submission; NaN before."""
         return self.clusters.starts(0)
 
 
@@ -88,7 +88,7 @@ class QueueVectorEnv(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, dict[str, Any]]:
-        """New episodes for all; `options={"start": [0, 256]}` says from which jobs of the trace on, one for each."""
+        """New episodes for all; `options={"start": [0, 256]}` names the first job of each."""
         seeds: Sequence[int | None] = [None] * self.num_envs if seed is None else ()
         if seed is not None:
             seeds = [seed + k for k in range(self.num_envs)] if isinstance(seed, int) else seed
@@ -101,7 +101,6 @@ class QueueVectorEnv(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[
         return self.clusters.seen.copy(), {}
 
     def step(self, actions: npt.NDArray[np.int64]) -> Stepped:
-        """One decision for each."""
         of = self.clusters
         of.step(np.asarray(actions, dtype=np.int64), ~self._over)
         rewards, over = of.rewards.copy(), of.over.copy()
@@ -112,11 +111,10 @@ class QueueVectorEnv(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[
         return of.seen.copy(), rewards, over.copy(), np.zeros_like(over), info
 
     def action_masks(self) -> Flags:
-        """What is possible now, a line for each."""
         return self.clusters.masks.copy()
 
     def _ended(self, over: Flags) -> dict[str, Any]:
-        """What is told of episodes that are over; they begin anew if that is to be at once."""
+        """Results of episodes that are over; they begin again if the mode says so."""
         of, told = self.clusters, dict[str, Any]()
         last = of.seen.copy()
         for k in np.flatnonzero(over).tolist():
@@ -133,7 +131,7 @@ PlaceObservation = npt.NDArray[np.float32]
 
 
 class PlaceEnv(gymnasium.Env[PlaceObservation, np.int64]):
-    """Seed 000's problem with the task in view and nothing lost; docs/reference/environments.md says what is what."""
+    """Seed 000's problem with the task in view and nothing lost; see docs/reference/environments.md."""
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
 
@@ -162,13 +160,13 @@ class PlaceEnv(gymnasium.Env[PlaceObservation, np.int64]):
         return self._observation(), reward, over, False, self._metrics() if over else {}
 
     def action_masks(self) -> Flags:
-        """What could ever do anything: with no task left, GPUs cannot. To delay is always allowed."""
+        """Actions with any effect: without tasks, GPUs have none. To delay is always allowed."""
         masks = np.ones(self.gpus + 1, dtype=np.bool_)
         masks[: self.gpus] = self.episode.counts[1] < len(self.episode.tasks)
         return masks
 
     def render(self) -> str:
-        """A line: the tick, how much of each GPU is used, and how many tasks wait."""
+        """One line: the tick, the use of each GPU, and the number of waiting tasks."""
         ticks, head = self.episode.counts[:2].tolist()
         used = " ".join(f"{util}%/{memory}%" for util, memory in self.episode.held[:, :, 0].tolist())
         return f"tick {ticks}: {used}, {len(self.episode.tasks) - head} waiting"

@@ -15,8 +15,6 @@ MISFIT, DELAY, PER_TICK = -2.0, -0.05, -0.1
 
 
 class Episode(NamedTuple):
-    """One episode under way."""
-
     tasks: Ints
     """Utilization, memory, duration and priority of each task, in order."""
     held: Ints
@@ -30,7 +28,7 @@ class Episode(NamedTuple):
 
 
 def new_episode(tasks: Ints, gpus: int, longest: int) -> Episode:
-    """Before the first tick, all GPUs empty; no task runs longer than so many ticks."""
+    """Before the first tick, all GPUs empty; `longest`: ticks that no task exceeds."""
     n = len(tasks)
     return Episode(
         tasks,
@@ -42,7 +40,6 @@ def new_episode(tasks: Ints, gpus: int, longest: int) -> Episode:
 
 
 def is_over(episode: Episode) -> bool:
-    """Whether every task has been placed and has ended."""
     return bool(episode.counts[3] == len(episode.tasks))
 
 
@@ -52,14 +49,14 @@ def has_space(held: Ints, gpu: int, task: Ints) -> bool:
 
 
 def put_on(held: Ints, gpu: int, task: Ints) -> None:
-    """A task holds its part of a GPU for as long as it runs."""
+    """Reserve a task's part of a GPU for as long as it runs."""
     for tick in range(task[2]):
         held[gpu, 0, tick] += task[0]
         held[gpu, 1, tick] += task[1]
 
 
 def pass_tick(held: Ints) -> None:
-    """What was to be held a tick later is held now."""
+    """Shift reservations by a tick."""
     last = held.shape[2] - 1
     for gpu in range(held.shape[0]):
         for kind in range(2):
@@ -69,7 +66,7 @@ def pass_tick(held: Ints) -> None:
 
 
 def step_episode(episode: Episode, action: int) -> float:
-    """One tick: try the head where it is wanted (beyond the last GPU: nowhere), and let time pass. The reward."""
+    """One tick: try the head on a GPU (beyond the last: none), and let time pass. Returns the reward."""
     counts, tasks, held = episode.counts, episode.tasks, episode.held
     now, head, gpus = counts[0], counts[1], len(held)
     reward = 0.0
@@ -96,7 +93,7 @@ def step_episode(episode: Episode, action: int) -> float:
 
 
 def _ended(episode: Episode, now: int) -> float:
-    """Count those who ended at this tick; their reward."""
+    """Count tasks that ended at this tick; returns their reward."""
     reward = 0.0
     for row in range(episode.counts[1]):
         if episode.start[row] + episode.tasks[row, 2] == now:
@@ -106,7 +103,7 @@ def _ended(episode: Episode, now: int) -> float:
 
 
 def outcome(episode: Episode) -> Floats:
-    """Makespan in ticks, mean wait in ticks, and percent of all GPUs used: what an episode is judged by."""
+    """Makespan in ticks, mean wait in ticks, and utilization in percent."""
     ticks = episode.counts[0]
     wait = episode.start.sum() / len(episode.start)
     return np.array([float(ticks), wait, episode.counts[2] / (ticks * len(episode.held))])
@@ -121,7 +118,7 @@ _NEVER = -1e9
 
 
 def describe(held: Ints, gpu: int, tasks: Ints, ahead: int, scratch: Ints, out: Floats) -> None:
-    """Write what it would be like to put the first of the tasks on this GPU; about 0 to 1 each."""
+    """Write features of the first task on this GPU; about 0 to 1 each."""
     task = tasks[0]
     longest = held.shape[2]
     scratch[:] = held
@@ -149,7 +146,7 @@ def describe(held: Ints, gpu: int, tasks: Ints, ahead: int, scratch: Ints, out: 
 
 
 def _look_ahead(held: Ints, tasks: Ints, ahead: int, out: Floats) -> None:
-    """Let best fit place the tasks behind the head: how long each has to wait for its turn, at most a tick each."""
+    """Place the tasks behind the head by best fit: the wait of each for its turn, at most a tick each."""
     longest = held.shape[2]
     passed = 0
     out[12] = out[13] = out[14] = 0.0
@@ -175,7 +172,7 @@ def _look_ahead(held: Ints, tasks: Ints, ahead: int, out: Floats) -> None:
 
 
 def fullest(held: Ints, task: Ints) -> int:
-    """Best fit: of the GPUs that can take a task, the one of which most is used; -1 if none can."""
+    """Best fit: of the GPUs that can take a task, the fullest; -1 if none can."""
     best, most = -1, -1
     for gpu in range(len(held)):
         used = held[gpu, 0, 0] + held[gpu, 1, 0]
@@ -185,7 +182,7 @@ def fullest(held: Ints, task: Ints) -> int:
 
 
 def correction(weights: Floats, features: Floats) -> float:
-    """What is added to a GPU's score."""
+    """The learned addition to a GPU's score."""
     total = 0.0
     for f in range(FEATURES):
         total += weights[f] * features[f]
@@ -193,7 +190,7 @@ def correction(weights: Floats, features: Floats) -> float:
 
 
 def first_end(held: Ints) -> int:
-    """Ticks until a GPU is used less than now; as many as there are where nothing runs."""
+    """Ticks until a GPU is used less than now; all of them where nothing runs."""
     longest = held.shape[2]
     soonest = longest
     for gpu in range(len(held)):
@@ -206,7 +203,7 @@ def first_end(held: Ints) -> int:
 
 
 def choose_gpu(weights: Floats, held: Ints, tasks: Ints, ahead: int, scratch: Ints, features: Floats) -> int:
-    """The best GPU that can take the first task; the number past the last GPU where none can, or delay is better."""
+    """The best GPU that can take the first task; the number of GPUs where none can, or delay is better."""
     gpus, longest = len(held), held.shape[2]
     best, score = gpus, _NEVER
     for gpu in range(gpus):
@@ -228,7 +225,7 @@ RANDOM, ROUND_ROBIN, LEAST_LOADED, BEST_FIT, LEARNED = range(5)
 
 
 def least_used(held: Ints) -> int:
-    """The GPU of which least is used, whether the task fits or not."""
+    """The least used GPU, whether the task fits or not."""
     best = 0
     for gpu in range(len(held)):
         if held[gpu, 0, 0] < held[best, 0, 0]:
@@ -237,7 +234,7 @@ def least_used(held: Ints) -> int:
 
 
 def decide(method: int, episode: Episode, weights: Floats, dice: Ints, scratch: Ints, features: Floats) -> int:
-    """What a method does next: a GPU for the head, or the number past the last one for none."""
+    """The action of a method: a GPU for the head, or the number of GPUs for none."""
     now, head, gpus = episode.counts[0], episode.counts[1], len(episode.held)
     if head == len(episode.tasks):
         return gpus
@@ -269,7 +266,7 @@ def play(tasks: Ints, gpus: int, longest: int, method: int, weights: Floats, dic
 
 
 def play_all(tasks: Ints, counts: Ints, gpus: int, longest: int, method: int, weights: Floats, dice: Ints) -> Floats:
-    """Every episode, a row of numbers each; a line of `dice` for each."""
+    """Every episode, a row of numbers each; a row of `dice` for each."""
     found = np.empty((len(counts), 4))
     for i in range(len(counts)):
         found[i] = play(tasks[i, : counts[i]], gpus, longest, method, weights, dice[i])

@@ -30,7 +30,7 @@ _UNSAID = {"compute": Range(100.0, 100.0), "memory": Range(0.0, 0.0), "priority"
 
 
 def known_mix(config: str | None = None) -> TaskMix:
-    """The mix of a task file (without one: the three built-in kinds), if tasks of one GPU can be made of it."""
+    """The mix of a task file (without one: the three built-in kinds), if its tasks fit on one GPU."""
     mix = load_mix(config)
     for kind in mix.types:
         if kind.ranges.get("gpus", Range(1.0, 1.0)).high > 1:
@@ -44,7 +44,6 @@ def longest(mix: TaskMix) -> int:
 
 
 def most_tasks(mix: TaskMix) -> int:
-    """How many tasks an episode has at most."""
     return int(mix.tasks.high)
 
 
@@ -73,7 +72,7 @@ def _pick(rng: random.Random, among: Range) -> int:
 
 
 class Episodes(NamedTuple):
-    """Several episodes in one array, for loops that play them all."""
+    """Several episodes in one array, for the compiled loop."""
 
     tasks: Ints
     """Episode, task, column; what is beyond an episode's own tasks is 0."""
@@ -103,7 +102,7 @@ _DICE = 512
 
 
 class Score(NamedTuple):
-    """What a method achieved, averaged over episodes."""
+    """Results of a method, averaged over episodes."""
 
     method: str
     makespan: float
@@ -133,7 +132,6 @@ class EpisodeSet(NamedTuple):
 
 
 def new_episode_set(seeds: Sequence[int], gpus: int = GPUS, mix: TaskMix | None = None) -> EpisodeSet:
-    """The episodes of these seeds."""
     mix = mix or known_mix()
     dice = np.stack([np.random.default_rng(seed).integers(0, gpus, _DICE) for seed in seeds])
     return EpisodeSet(draw_episodes(seeds, mix), gpus, longest(mix), dice)
@@ -150,7 +148,6 @@ def play(episode_set: EpisodeSet, method: str, weights: Floats | None = None) ->
 
 
 def score(episode_set: EpisodeSet, method: str, weights: Floats | None = None) -> Score:
-    """The same on average."""
     found = play(episode_set, method, weights)
     makespan, wait, utilization, reward = found.mean(axis=0).tolist()
     return Score(method, makespan, wait, utilization, reward, found[:, 0])
@@ -166,14 +163,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Placer:
-    """Weights, and where they come from."""
-
     weights: Floats
     seed: int = 0
     generations: int = 0
 
     def choose(self, observation: npt.NDArray[np.float32], gpus: int = GPUS) -> int:
-        """What to do next, from an observation of `gpuyard/Place-v0` alone."""
+        """The next action, from an observation of `gpuyard/Place-v0` alone."""
         held, tasks = _read(observation, gpus)
         ahead = int(np.count_nonzero(tasks[:, 2]))
         if not ahead:
@@ -181,7 +176,6 @@ class Placer:
         return choose_gpu(self.weights, held, tasks, ahead, np.empty_like(held), np.zeros(FEATURES))
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, as JSON."""
         content: dict[str, Any] = {"format": _FORMAT, "seed": self.seed, "generations": self.generations}
         text = json.dumps(content | {"weights": self.weights.tolist()}, indent=2)
         try:
@@ -191,7 +185,6 @@ class Placer:
 
 
 def load_placer(path: str | Path) -> Placer:
-    """Read a placer from a file."""
     try:
         content = json.loads(Path(path).read_text())
         if content["format"] != _FORMAT:
@@ -208,7 +201,7 @@ def load_placer(path: str | Path) -> Placer:
 
 
 def observe(held: Ints, tasks: Ints, left: int, most: int, top: float) -> npt.NDArray[np.float32]:
-    """What a placer gets to see, 0 to 1 each: GPUs now and in ticks to come, the first tasks, and how many are left."""
+    """A placer's observation, 0 to 1 each: GPUs now and in coming ticks, the first tasks, and the number left."""
     longest = held.shape[2]
     seen = np.zeros((AHEAD, 4))
     seen[: len(tasks)] = tasks[:AHEAD] / np.array([CAPACITY, CAPACITY, longest, top])
@@ -216,12 +209,11 @@ def observe(held: Ints, tasks: Ints, left: int, most: int, top: float) -> npt.ND
 
 
 def size_of_observation(gpus: int, longest: int) -> int:
-    """How many numbers that is."""
     return gpus * 2 * longest + AHEAD * 4 + 1
 
 
 def _read(observation: npt.NDArray[np.float32], gpus: int) -> tuple[Ints, Ints]:
-    """What GPUs hold, and the tasks, out of an observation; priorities are left out, since nothing goes by them."""
+    """Reservations and tasks of an observation, without priorities, which nothing depends on."""
     cells = len(observation) - AHEAD * 4 - 1
     longest = cells // (2 * gpus)
     held = np.rint(observation[:cells] * CAPACITY).astype(np.int64).reshape(gpus, 2, longest)
