@@ -21,18 +21,12 @@ from typing import Any, Protocol
 from gpuyard.adapt.clocks import Clock, StepTimes, VirtualClock, WallClock, make_clock
 from gpuyard.errors import UserError
 
-MARGIN = 0.002
-"""Of the total: what is kept back on clocks that move by themselves, for what nobody measures."""
-_MOST = 2.0
-"""Seconds: no more than this, however large the total is."""
-_JITTER = 0.02
-"""Of the total: the most that is kept back for the clock's jitter."""
-CAUTION = 1.15
-"""How much more is kept for what comes again than it took before."""
-_POLL = 0.2
-"""Seconds between looks for what the scheduler has to say."""
-_EPSILON = 1e-9
-"""Of the total: what sums of many small costs may be off by."""
+MARGIN = 0.002  # of the total: what is kept back on clocks that move by themselves, for what nobody measures
+_MOST = 2.0  # seconds: no more than this, however large the total is
+_JITTER = 0.02  # of the total: the most that is kept back for the clock's jitter
+CAUTION = 1.15  # how much more is kept for what comes again than it took before
+_POLL = 0.2  # seconds between looks for what the scheduler has to say
+_EPSILON = 1e-9  # of the total: what sums of many small costs may be off by
 
 
 class GrantEvent(Protocol):
@@ -79,20 +73,16 @@ class Budget:
         self.exact = bool(getattr(self.clock, "exact", False))
         self.grants: Any = grants
         self.times = StepTimes()
-        self.steps = 0
-        """Steps begun."""
-        self.stopped = ""
-        """Why no further step is begun, whatever is left; empty if that is not so."""
+        self.steps = 0  # steps begun
+        self.stopped = ""  # why no further step is begun, whatever is left; empty if that is not so
         self.listeners: list[Callable[[Change], None]] = []
-        self.news: deque[Any] = deque()
-        """Events of the scheduler that are not about time, for whoever trains."""
+        self.news: deque[Any] = deque()  # events of the scheduler that are not about time, for whoever trains
         self._total, self._fixed = float(seconds), float(reserve)
         self._kept: dict[str, deque[float]] = {}
         self._carried, self._since = 0.0, math.nan
         self._began, self._cost, self._aside = math.nan, 1.0, 0.0
         self._next_poll = -math.inf
-        self._deadline = math.inf
-        """When this attempt of a job ends, in unix time."""
+        self._deadline = math.inf  # when this attempt of a job ends, in unix time
         self._granted_before: float | None = getattr(grants, "budget", None)
         """Seconds on the wall; on other clocks a budget changes in the same proportion."""
         self._reckon()

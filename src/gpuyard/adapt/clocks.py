@@ -24,10 +24,8 @@ class Clock(Protocol):
 class WallClock:
     """Elapsed seconds."""
 
-    exact = False
-    """Whether the price of a step is known before it is made."""
-    jitter = 0.015
-    """Seconds that others on the machine may take away at any moment."""
+    exact = False  # whether the price of a step is known before it is made
+    jitter = 0.015  # seconds that others on the machine may take away at any moment
 
     def now(self) -> float:
         return time.monotonic()
@@ -84,8 +82,7 @@ def make_clock(name: str) -> Clock:
     return CLOCKS[name]()
 
 
-WINDOW = 32
-"""Steps that are remembered."""
+WINDOW = 32  # steps that are remembered
 HIGH = 0.9
 """Which quantile of them the next step is expected to stay below; higher ones belong to the machine's hiccups."""
 
@@ -97,10 +94,8 @@ class StepTimes:
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
         self._count = 0
-        self.typical = 0.0
-        """The median."""
-        self.high = 0.0
-        """What nine in ten stay below."""
+        self.typical = 0.0  # the median
+        self.high = 0.0  # what nine in ten stay below
         self.longest = 0.0
         """What hardly any is longer than: as the longest, and some more as long as only few were seen."""
 

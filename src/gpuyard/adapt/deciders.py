@@ -19,25 +19,17 @@ if TYPE_CHECKING:
 
 PAYBACK = 100.0
 """Steps after which a new layer shows 63 % of what it can (one less 1/e); with half as many it shows 22 %."""
-REACH = 0.2
-"""The part of the error left that one more layer can take away."""
-NEXT = 0.6
-"""What the next growth can take away, relative to the one before."""
-STEEP = 1.2
-"""The part of the error that a training in its first steps takes away by 2.7 times as many of them."""
-FLAT = 700.0
-"""Steps in all at which that has fallen to 37 % (1/e)."""
-MARGIN = 0.2
-"""Times the noise of one evaluation that the gain must be."""
-MOST_NOISE = 0.03
-"""More than that is the bend of a curve that still rises, and is not taken for noise."""
+REACH = 0.2  # the part of the error left that one more layer can take away
+NEXT = 0.6  # what the next growth can take away, relative to the one before
+STEEP = 1.2  # the part of the error that a training in its first steps takes away by 2.7 times as many of them
+FLAT = 700.0  # steps in all at which that has fallen to 37 % (1/e)
+MARGIN = 0.2  # times the noise of one evaluation that the gain must be
+MOST_NOISE = 0.03  # more than that is the bend of a curve that still rises, and is not taken for noise
 USUAL_NOISE = 0.01
 USUAL_COST = 1.5
 USUAL_ACCURACY = 0.5
-USUAL_STEPS = 2000.0
-"""What is taken where nothing is known."""
-LEAST_HEADROOM = 0.05
-"""Share of GPU memory that must be free."""
+USUAL_STEPS = 2000.0  # what is taken where nothing is known
+LEAST_HEADROOM = 0.05  # share of GPU memory that must be free
 
 
 @dataclass(frozen=True)
@@ -46,8 +38,7 @@ class Weighed:
 
     option: Option
     cost: float
-    steps: float
-    """That are left after paying for it."""
+    steps: float  # that are left after paying for it
     brings: float
     forgone: float
 
@@ -60,8 +51,7 @@ class CostRule:
     """Grows where the remaining steps, at the new price, let a new layer pay back more than noise."""
 
     name = "cost-rule"
-    foresees = True
-    """Its answer depends on the situation alone, and tells what it expects: it may be asked at any time."""
+    foresees = True  # its answer depends on the situation alone, and tells what it expects: it may be asked at any time
 
     def __init__(self, payback: float = PAYBACK, margin: float = MARGIN) -> None:
         self.payback, self.margin = payback, margin
@@ -187,8 +177,7 @@ class Reinforce:
     """Acts as learned from recordings; does nothing where the expected gain is below noise."""
 
     name = "reinforce"
-    foresees = True
-    """Its answer depends on the situation alone, and tells what it expects: it may be asked at any time."""
+    foresees = True  # its answer depends on the situation alone, and tells what it expects: it may be asked at any time
 
     def __init__(self, agent: Agent, source: str = "") -> None:
         self.agent, self.source = agent, source

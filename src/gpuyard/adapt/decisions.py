@@ -10,8 +10,7 @@ from typing import Any, Protocol, TypeVar
 from gpuyard.adapt.budget import Budget
 from gpuyard.errors import UserError
 
-UNKNOWN = math.nan
-"""A quantity that nobody measured; null in JSON."""
+UNKNOWN = math.nan  # a quantity that nobody measured; null in JSON
 T = TypeVar("T")
 
 
@@ -19,18 +18,13 @@ T = TypeVar("T")
 class Option:
     """One operation that is possible now."""
 
-    action: int
-    """Its number among the options; doing nothing has the number after the last."""
+    action: int  # its number among the options; doing nothing has the number after the last
     site: str
     op: str = "deepen"
-    cost_ratio: float = UNKNOWN
-    """Time of a step after the operation, relative to now."""
-    position: float = UNKNOWN
-    """Where in the network: 0 is at the input, 1 at the output."""
-    grown: int = 0
-    """How often that place was grown so far."""
-    params_ratio: float = UNKNOWN
-    """Parameters after the operation, relative to now."""
+    cost_ratio: float = UNKNOWN  # time of a step after the operation, relative to now
+    position: float = UNKNOWN  # where in the network: 0 is at the input, 1 at the output
+    grown: int = 0  # how often that place was grown so far
+    params_ratio: float = UNKNOWN  # parameters after the operation, relative to now
     kind: str = ""
 
 
@@ -39,25 +33,17 @@ class Situation:
     """A training at the moment of a decision; `nan` is unknown."""
 
     time_left: float
-    time_total: float
-    """In units of the budget's clock."""
-    steps_left: float = UNKNOWN
-    """At the present time of a step."""
+    time_total: float  # in units of the budget's clock
+    steps_left: float = UNKNOWN  # at the present time of a step
     steps_done: float = UNKNOWN
-    accuracy: float = UNKNOWN
-    """On validation data, now."""
-    slope: float = UNKNOWN
-    """Accuracy gained lately per whole budget: 0.1 is a point per tenth of the budget."""
-    headroom: float = 1.0
-    """Share of GPU memory that is free; 1 if unknown."""
+    accuracy: float = UNKNOWN  # on validation data, now
+    slope: float = UNKNOWN  # accuracy gained lately per whole budget: 0.1 is a point per tenth of the budget
+    headroom: float = 1.0  # share of GPU memory that is free; 1 if unknown
     grown: int = 0
     decision: int = 0
-    decisions: int = 1
-    """Which decision this is, from 0 on, and how many there are in all."""
-    noise: float = UNKNOWN
-    """Standard deviation of an accuracy between seeds or evaluations."""
-    loss_gap: float = UNKNOWN
-    """Loss on validation data less that on training data."""
+    decisions: int = 1  # which decision this is, from 0 on, and how many there are in all
+    noise: float = UNKNOWN  # standard deviation of an accuracy between seeds or evaluations
+    loss_gap: float = UNKNOWN  # loss on validation data less that on training data
     train_accuracy: float = UNKNOWN
     options: tuple[Option, ...] = ()
 
@@ -84,13 +70,10 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    option: Option | None
-    """What to do; None: nothing."""
-    probabilities: tuple[float, ...]
-    """Of each option, and last of doing nothing."""
+    option: Option | None  # what to do; None: nothing
+    probabilities: tuple[float, ...]  # of each option, and last of doing nothing
     reason: str
-    predicted_gain: float = UNKNOWN
-    """Accuracy that the best option is expected to add to doing nothing."""
+    predicted_gain: float = UNKNOWN  # accuracy that the best option is expected to add to doing nothing
 
     @property
     def action(self) -> int:
@@ -231,12 +214,10 @@ class DecisionSchedule:
         if every is not None and not every > 0:
             raise UserError(f"evaluate_every is a part of the budget above 0, or None, not {every:g}")
         self.asking, self._changes, self._every = asking, changes, every
-        self.asked = 0
-        """Decisions so far."""
+        self.asked = 0  # decisions so far
         self._changed = 0
         self._ask_step = math.inf
-        self.evaluated = 0.0
-        """When the last regular evaluation was due."""
+        self.evaluated = 0.0  # when the last regular evaluation was due
         self.due_time, self.due_step = 0.0, math.inf
 
     def plan(self, budget: Budget, spacing: float = 0.0) -> None:
@@ -297,12 +278,7 @@ class DecisionSchedule:
         return True
 
     def state(self) -> dict[str, Any]:
-        return {
-            "asked": self.asked,
-            "changed": self._changed,
-            "ask_step": self._ask_step,
-            "evaluated": self.evaluated,
-        }
+        return {"asked": self.asked, "changed": self._changed, "ask_step": self._ask_step, "evaluated": self.evaluated}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.asked, self._changed = state["asked"], state["changed"]

@@ -24,8 +24,7 @@ try:
 except ImportError as error:
     raise UserError("this needs Hugging Face's Trainer: pip install transformers accelerate") from error
 
-_FILE = "gpuyard_budget.json"
-"""Beside what the Trainer puts into a checkpoint."""
+_FILE = "gpuyard_budget.json"  # beside what the Trainer puts into a checkpoint
 
 
 class BudgetCallback(TrainerCallback):
@@ -37,8 +36,7 @@ class BudgetCallback(TrainerCallback):
 
     def __init__(self, budget: Budget, plan: RatePlan | None = None, *, save_at_end: bool = False) -> None:
         self.budget, self.plan, self.watch, self._save_at_end = budget, plan or RatePlan(), Signals(), save_at_end
-        self.scale = 1.0
-        """The part of the full rate that holds now."""
+        self.scale = 1.0  # the part of the full rate that holds now
         self._mark, self._ending = 0.0, ""
 
     def on_train_begin(

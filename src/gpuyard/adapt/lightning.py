@@ -42,8 +42,7 @@ class BudgetCallback(Callback):
         checkpoint_every: float = 600.0,
     ) -> None:
         self.budget, self.plan, self.watch = budget, plan or RatePlan(), Signals()
-        self.scale = 1.0
-        """The part of the full rate that holds now."""
+        self.scale = 1.0  # the part of the full rate that holds now
         self._checkpoints = None if checkpoints is None else Checkpoints(checkpoints)
         self._every, self._saved, self._validating = checkpoint_every, time.monotonic(), 0.0
 

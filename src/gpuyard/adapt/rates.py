@@ -17,10 +17,8 @@ from typing import Any
 from gpuyard.adapt.budget import Budget
 from gpuyard.errors import UserError, suggest
 
-CONSTANT = 0.8
-"""Up to where `constant` holds the full rate, of what follows the warm-up."""
-LANDING = 0.005
-"""The rate of steps that may be the last; all smoother ones are below already."""
+CONSTANT = 0.8  # up to where `constant` holds the full rate, of what follows the warm-up
+LANDING = 0.005  # the rate of steps that may be the last; all smoother ones are below already
 REWARM = 0.1
 """A grant that comes when less of the rate is left than this part of what a longer plan has there rises to it."""
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-EXIT_CODE = 75
-"""What a process ends with that was interrupted and can go on later (EX_TEMPFAIL of sysexits.h)."""
+EXIT_CODE = 75  # what a process ends with that was interrupted and can go on later (EX_TEMPFAIL of sysexits.h)
 
 
 class Interrupted(SystemExit):
@@ -34,12 +33,9 @@ class Signals:
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        self.end = ""
-        """Why to end; empty if nobody asked."""
-        self.save = False
-        """Whether somebody asked for a checkpoint."""
-        self.any = False
-        """Whether there is anything to heed at all."""
+        self.end = ""  # why to end; empty if nobody asked
+        self.save = False  # whether somebody asked for a checkpoint
+        self.any = False  # whether there is anything to heed at all
         self._in_job = bool((os.environ if environment is None else environment).get("GPUYARD_JOB_ID"))
         self._before: dict[signal.Signals, Any] = {}
 

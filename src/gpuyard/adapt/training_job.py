@@ -39,14 +39,10 @@ class Training:
     learning_rate: float = 0.01
     optimizer: str = "adam"
     weight_decay: float = 0.0
-    rate: str = "linear"
-    """How the learning rate goes to zero; see `rates`."""
-    restart_rate: bool = False
-    """Whether it goes back to the full rate after each growth."""
-    evaluate_every: float = 0.05
-    """A part of the budget."""
-    threads: int = 1
-    """CPU threads of torch."""
+    rate: str = "linear"  # how the learning rate goes to zero; see `rates`
+    restart_rate: bool = False  # whether it goes back to the full rate after each growth
+    evaluate_every: float = 0.05  # a part of the budget
+    threads: int = 1  # CPU threads of torch
 
     def __post_init__(self) -> None:
         _check(self.batch_size >= 1, f"batch_size must be 1 or more, not {self.batch_size}")
@@ -61,12 +57,9 @@ class Training:
 class Environments:
     """Environments to record: every combination of these values."""
 
-    budget: tuple[float, ...] = ()
-    """Empty: the job's own."""
-    up: tuple[float, ...] = ()
-    """Parts of the budget after which there is more to be had; empty: as the job says."""
-    decisions: int = 3
-    """How many decisions follow, evenly spread over what is left."""
+    budget: tuple[float, ...] = ()  # empty: the job's own
+    up: tuple[float, ...] = ()  # parts of the budget after which there is more to be had; empty: as the job says
+    decisions: int = 3  # how many decisions follow, evenly spread over what is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +72,12 @@ class Job:
     seed: int = 0
     decider: str = "cost-rule"
     gpu_changes: tuple[Mapping[str, Any], ...] = ()
-    decisions: int = 3
-    """How often it may be asked once resources went up, an epoch apart."""
-    decide_at: tuple[float, ...] = ()
-    """Parts of the budget at which it is asked in any case."""
+    decisions: int = 3  # how often it may be asked once resources went up, an epoch apart
+    decide_at: tuple[float, ...] = ()  # parts of the budget at which it is asked in any case
     grow_by: tuple[str, ...] = ("deepen",)
     training: Training = field(default_factory=Training)
     environments: Environments = field(default_factory=Environments)
-    folder: Path = field(default_factory=Path)
-    """Where files that it names are looked for."""
+    folder: Path = field(default_factory=Path)  # where files that it names are looked for
 
     def __post_init__(self) -> None:
         _check(0 < self.budget < math.inf, f"a budget must be above 0, not {self.budget:g}")

@@ -195,8 +195,7 @@ class Webhook(socketserver.ThreadingTCPServer):
     def __init__(self, address: tuple[str, int], certificate: Certificate, rules: Rules) -> None:
         self.certificate, self.rules = certificate, rules
         self._quiet = threading.Condition()
-        self.working = 0
-        """Requests that are being answered."""
+        self.working = 0  # requests that are being answered
         try:
             self.address_family, *_, where = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
             super().__init__(where, _Handler)  # type: ignore[arg-type]  # of IPv6, an address has four parts

@@ -64,8 +64,7 @@ class Unreachable(GpuyardError):
 class Change(NamedTuple):
     """One line of a watch."""
 
-    kind: str
-    """`ADDED`, `MODIFIED`, `DELETED` or `BOOKMARK`."""
+    kind: str  # `ADDED`, `MODIFIED`, `DELETED` or `BOOKMARK`
     object: Object
 
 
@@ -342,8 +341,7 @@ class Reflector(threading.Thread):
         self._watch: Watch | None = None
         self._version = ""
         self._listed_at = 0.0
-        self.trouble = ""
-        """Why nothing is heard at present; empty: all is well."""
+        self.trouble = ""  # why nothing is heard at present; empty: all is well
 
     def run(self) -> None:
         pause = _FIRST

@@ -39,8 +39,7 @@ class Unbound(NamedTuple):
     """The server refused a binding."""
 
     uid: str
-    conflict: bool
-    """Whether the pod is not what we thought: bound by somebody else, or gone."""
+    conflict: bool  # whether the pod is not what we thought: bound by somebody else, or gone
     why: str
 
 
@@ -259,10 +258,8 @@ class Evictions:
         observer: Callable[[Pod, str], None] | None = None,
     ) -> None:
         self._world, self._writer, self._leads, self._observer = world, writer, leads, observer
-        self._heirs: dict[str, str] = {}
-        """Pods that are being evicted, and for which job."""
-        self._spared: dict[str, float] = {}
-        """Pods that are left alone, and until when."""
+        self._heirs: dict[str, str] = {}  # pods that are being evicted, and for which job
+        self._spared: dict[str, float] = {}  # pods that are left alone, and until when
 
     def forget(self, uid: str) -> None:
         self._heirs.pop(uid, None)

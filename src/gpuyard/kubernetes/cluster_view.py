@@ -29,17 +29,12 @@ except ImportError:  # the extra [kubernetes] has it
 @dataclass(frozen=True, slots=True)
 class GpuView:
     index: int
-    memory_total: float
-    """0: nobody knows."""
-    memory_charged: float
-    """What the pods there are counted with; all of it for one that has the GPU for itself."""
-    memory_used: float | None = None
-    """By DCGM; None: not known."""
+    memory_total: float  # 0: nobody knows
+    memory_charged: float  # what the pods there are counted with; all of it for one that has the GPU for itself
+    memory_used: float | None = None  # by DCGM; None: not known
     utilization: float | None = None
-    state: str = "free"
-    """`free`, `ours`, `foreign` (of a pod of another scheduler) or `closed` (cordoned, not ready)."""
-    pods: tuple[str, ...] = ()
-    """`namespace/name` of those who are on it."""
+    state: str = "free"  # `free`, `ours`, `foreign` (of a pod of another scheduler) or `closed` (cordoned, not ready)
+    pods: tuple[str, ...] = ()  # `namespace/name` of those who are on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +58,20 @@ class PodView:
     name: str
     uid: str
     scheduler: str
-    phase: str
-    """`waiting`, `gated`, `bound` (a node is chosen, nothing runs yet), `running`, `ending`."""
-    reason: str
-    """Why it waits; empty if it does not."""
+    phase: str  # `waiting`, `gated`, `bound` (a node is chosen, nothing runs yet), `running`, `ending`
+    reason: str  # why it waits; empty if it does not
     node: str
-    gpus: tuple[int, ...]
-    """Indices on its node; empty while it waits, or where nobody knows them."""
+    gpus: tuple[int, ...]  # indices on its node; empty while it waits, or where nobody knows them
     gpu_count: int
-    gpu_memory: float
-    """Bytes asked for on each GPU; 0: whole GPUs."""
-    charged: float
-    """Bytes it is counted with on each GPU; 0: whole GPUs."""
+    gpu_memory: float  # bytes asked for on each GPU; 0: whole GPUs
+    charged: float  # bytes it is counted with on each GPU; 0: whole GPUs
     admitted_by: str
     priority: float
     gang: str
     estimate: float | None
     created_at: float
     started_at: float | None
-    position: int | None = None
-    """Of a waiting pod: its place in the queue, from 1."""
+    position: int | None = None  # of a waiting pod: its place in the queue, from 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +81,11 @@ class ClusterView:
     scheduler: str
     policy: str
     admission: str
-    leader: str
-    """Who decides; empty: nobody is elected."""
-    prometheus: str
-    """`ok`, `off`, or what is wrong."""
+    leader: str  # who decides; empty: nobody is elected
+    prometheus: str  # `ok`, `off`, or what is wrong
     nodes: tuple[NodeView, ...] = ()
     pods: tuple[PodView, ...] = ()
-    counts: dict[str, int] = field(default_factory=dict)
-    """`waiting`, `running`, `bound_total`, `evicted_total` ..."""
+    counts: dict[str, int] = field(default_factory=dict)  # `waiting`, `running`, `bound_total`, `evicted_total` ..
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -28,10 +28,8 @@ from gpuyard.units import format_size
 class Verdict(NamedTuple):
     """What keeps a pod from each node."""
 
-    by_node: dict[str, str]
-    """The reason of each node; empty: it has room."""
-    nearest: str
-    """Where there is most of what it lacks."""
+    by_node: dict[str, str]  # the reason of each node; empty: it has room
+    nearest: str  # where there is most of what it lacks
 
     @property
     def roomy(self) -> list[str]:
@@ -137,8 +135,7 @@ class Shadow:
     def __init__(self) -> None:
         self._decided: dict[str, _Decision] = {}
         self.counts: Counter[str] = Counter()
-        self.ahead = 0.0
-        """Seconds by which we were earlier, over all pods that the other has bound; below 0: later."""
+        self.ahead = 0.0  # seconds by which we were earlier, over all pods that the other has bound; below 0: later
 
     def decided(self, assignment: Assignment, message: str, now: float) -> None:
         pod = assignment.pod

@@ -24,11 +24,9 @@ class Series(NamedTuple):
     """New samples of one metric of one GPU."""
 
     metric: str
-    rank: int
-    """Of several names for the same, the lowest counts."""
+    rank: int  # of several names for the same, the lowest counts
     gpu: int
-    hosts: tuple[str, ...]
-    """What the labels say of the node: names, addresses of it or of the exporter's pod."""
+    hosts: tuple[str, ...]  # what the labels say of the node: names, addresses of it or of the exporter's pod
     times: list[float]
     values: list[float]
 

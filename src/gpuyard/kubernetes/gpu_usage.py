@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from gpuyard.kubernetes.cluster.cluster_state import ClusterState
     from gpuyard.kubernetes.cluster.inventory import Assignment
 
-Place = tuple[str, int]
-"""A node, and the index of a GPU there."""
+Place = tuple[str, int]  # a node, and the index of a GPU there
 _LONGEST = 600  # samples of a window
 _MIB = 2**20
 _NOTHING = 50.0 * _MIB  # bytes that a process takes before it does anything
@@ -45,12 +44,10 @@ class PodUsage:
 
     peak: float = 0.0
     samples: int = 0
-    steady: int = 0
-    """Samples since it last grew."""
+    steady: int = 0  # samples since it last grew
     enough: float = math.inf
     """Seconds after which a few samples tell that it grows no more: a good part of the time that it is known to run."""
-    least: float = _NOTHING
-    """Bytes: who uses no more has not begun, so that it does not grow says nothing."""
+    least: float = _NOTHING  # bytes: who uses no more has not begun, so that it does not grow says nothing
     grew_at: float = 0.0
     seen_at: float = 0.0
 
@@ -81,8 +78,7 @@ class GpuWindow:
     window: deque[float] = field(default_factory=lambda: deque(maxlen=_LONGEST))
     since: float = 0.0
     tenants: dict[str, None] = field(default_factory=dict)
-    idle_use: float = 0.0
-    """What was used when nobody was on it."""
+    idle_use: float = 0.0  # what was used when nobody was on it
     used: float | None = None
     free: float | None = None
     utilization: float | None = None
@@ -99,8 +95,7 @@ class GpuUsage:
         self._sampler: Sampler | None = None
         self.cards: dict[Place, GpuWindow] = {}
         self.measures: dict[str, PodUsage] = {}
-        self.trouble = ""
-        """Why nothing is known of usage at present; empty: all is well."""
+        self.trouble = ""  # why nothing is known of usage at present; empty: all is well
         self._distrusted: dict[str, float] = {}
         self._restarts: dict[str, int] = {}
         self._ranks: dict[tuple[Place, str], int] = {}

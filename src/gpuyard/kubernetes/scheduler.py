@@ -37,8 +37,7 @@ from gpuyard.monitor.sources.prometheus_client import shown
 from gpuyard.policies.resolver import make_planner
 
 log = logging.getLogger("gpuyard.kubernetes")
-MOST = 64
-"""Pods that are started in one plan."""
+MOST = 64  # pods that are started in one plan
 _IN_FLIGHT = 256  # bindings that are on their way; with more the server is the bottleneck, and plans can wait
 _BITE = 2000  # messages that are taken in before it is planned
 _REST = 2.0  # times as long as the last plan took, it is waited until the next: half of the time is for others

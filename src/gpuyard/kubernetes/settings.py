@@ -31,8 +31,7 @@ class Settings:
     force_policy: bool = False
     admission: str = "requests"
     prometheus: str = ""
-    gpu_memory: float = 0.0
-    """Bytes of GPUs of which nobody says how much they have; 0: such GPUs are not shared."""
+    gpu_memory: float = 0.0  # bytes of GPUs of which nobody says how much they have; 0: such GPUs are not shared
     gpu_buffer: float | None = None
     """Bytes of each GPU that shares leave free; None: 512Mi where usage counts, else none."""
     memory_margin: float = 0.05
@@ -49,10 +48,8 @@ class Settings:
     namespace: str = "gpuyard-system"
     identity: str = ""
     listen: str = "127.0.0.1:10260"
-    resync: float = 300.0
-    """Seconds after which everything is listed again."""
-    lease: float = 8.0
-    """Seconds after which a leader that gives no sign of life is one no longer."""
+    resync: float = 300.0  # seconds after which everything is listed again
+    lease: float = 8.0  # seconds after which a leader that gives no sign of life is one no longer
 
     def __post_init__(self) -> None:
         if self.admission not in ADMISSIONS:

@@ -22,25 +22,20 @@ OBJECTIVES = {
     "wait": "the mean wait",
     "utilization": "GPU time that is left unused until all jobs are done",
     "energy": "energy, which GPUs need also while they are idle",
-}
-"""What a policy may be trained for: less is better."""
-NEVER = 1e9
-"""Seconds that a job counts as waiting for which a policy has no number."""
+}  # what a policy may be trained for: less is better
+NEVER = 1e9  # seconds that a job counts as waiting for which a policy has no number
 TRIFLE = 10.0
 """Seconds by which waits are made longer before they are compared: nobody minds a wait of a second instead of none."""
 
 
-PATIENCE = 600.0
-"""The same of the longest waits of a window: nobody minds those that are shorter."""
+PATIENCE = 600.0  # the same of the longest waits of a window: nobody minds those that are shorter
 
 
 class Outcome(NamedTuple):
     """Results of the jobs that count."""
 
-    cost: float
-    """By the objective; less is better."""
-    p99: float
-    """The wait that one in a hundred exceeds."""
+    cost: float  # by the objective; less is better
+    p99: float  # the wait that one in a hundred exceeds
 
 
 class Stats(NamedTuple):
@@ -51,8 +46,7 @@ class Stats(NamedTuple):
     wait_median: float
     wait_p99: float
     wait_max: float
-    fairness: float | None
-    """Jain's index over users of their mean run / JCT; None where the trace names none."""
+    fairness: float | None  # Jain's index over users of their mean run / JCT; None where the trace names none
 
 
 def check_objective(name: str) -> str:

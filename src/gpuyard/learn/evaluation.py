@@ -30,10 +30,8 @@ class Evaluation:
     problem: Problem
     objective: str
     windows: list[Window]
-    blocks: list[int]
-    """Which stretch of time each window is of."""
-    stats: dict[str, list[Stats]]
-    """By policy, one for each window."""
+    blocks: list[int]  # which stretch of time each window is of
+    stats: dict[str, list[Stats]]  # by policy, one for each window
 
     @property
     def heuristics(self) -> list[str]:
@@ -137,8 +135,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-P99_LIMIT = 1.5
-"""How much longer the longest waits may be than under the best heuristic."""
+P99_LIMIT = 1.5  # how much longer the longest waits may be than under the best heuristic
 
 
 def judge(found: Evaluation) -> dict[str, Any]:

@@ -14,18 +14,14 @@ from gpuyard.learn.arena import OBJECTIVES
 from gpuyard.learn.evaluation import LEARNED, PREEMPTIVE, Evaluation
 from gpuyard.policies.trained_policy import Learned
 
-CLEARLY = 1.02
-"""A ratio of costs beyond which one policy is said to beat another."""
-ALIKE = 1.001
-"""A ratio of costs below which policies are said to cost the same."""
-FEW = 5
-"""Stretches of time below which an interval says little."""
+CLEARLY = 1.02  # a ratio of costs beyond which one policy is said to beat another
+ALIKE = 1.001  # a ratio of costs below which policies are said to cost the same
+FEW = 5  # stretches of time below which an interval says little
 KNOWN = {
     "actual": "oracle: the true run time of every job",
     "requested": "what users asked for",
     "predicted": "predicted from earlier jobs of the same user",
-}
-"""What policies were told of run times."""
+}  # what policies were told of run times
 CSV_HEADS = (
     "trace", "estimate", "start", "policy", "cost", "wait_mean", "wait_median", "wait_p99", "wait_max", "fairness",
 )  # fmt: skip
@@ -35,20 +31,14 @@ class Losses(NamedTuple):
     """Where a trained policy loses to the best heuristic."""
 
     windows: int
-    lost: int
-    """Windows that cost more."""
-    clearly: int
-    """Those that cost more by over 2 %."""
-    worst_start: int
-    """Where in the trace the window begins in which it fares worst."""
+    lost: int  # windows that cost more
+    clearly: int  # those that cost more by over 2 %
+    worst_start: int  # where in the trace the window begins in which it fares worst
     worst_ratio: float
     worst_cost: float
-    worst_other: float
-    """What the best heuristic cost there."""
-    beaten_by: dict[str, float]
-    """Heuristics that are better by over 2 % over all windows, and the ratio to each."""
-    beaten_in: dict[str, float]
-    """By heuristic, the share of the windows in which it is better by over 2 %."""
+    worst_other: float  # what the best heuristic cost there
+    beaten_by: dict[str, float]  # heuristics that are better by over 2 % over all windows, and the ratio to each
+    beaten_in: dict[str, float]  # by heuristic, the share of the windows in which it is better by over 2 %
 
 
 def losses(found: Evaluation) -> Losses:

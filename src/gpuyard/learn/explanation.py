@@ -18,10 +18,8 @@ from gpuyard.units import format_duration, format_size
 
 DAY = 24.0 * HOUR
 POINTS = 61
-LITTLE = 0.05
-"""What counts less than this part of what counts most is said to count little."""
-BACK = 0.05
-"""A curve that goes back by less than this part of its spread still goes one way."""
+LITTLE = 0.05  # what counts less than this part of what counts most is said to count little
+BACK = 0.05  # a curve that goes back by less than this part of its spread still goes one way
 LOW, HIGH, MIXED, EITHER, UNSEEN = "low", "high", "mixed", "either", "unseen"
 """Who goes ahead: those with less, those with more, now these and now those, nobody for it; or it never varied."""
 
@@ -32,10 +30,8 @@ class Quantity:
 
     column: str
     title: str
-    kind: str
-    """`duration`, `count`, `share` or `size`."""
-    few: str
-    """Who has little of it."""
+    kind: str  # `duration`, `count`, `share` or `size`
+    few: str  # who has little of it
     many: str
 
 
@@ -57,13 +53,10 @@ class Preference:
     quantity: Quantity
     values: Floats
     scores: Floats
-    base: Floats
-    """The same of the base heuristic alone."""
+    base: Floats  # the same of the base heuristic alone
     typical: float
-    seen: tuple[float, float]
-    """Between which values it nearly always was in training."""
-    ahead: str
-    """`LOW`, `HIGH`, `MIXED`, `EITHER` or `UNSEEN`, by what was seen in training."""
+    seen: tuple[float, float]  # between which values it nearly always was in training
+    ahead: str  # `LOW`, `HIGH`, `MIXED`, `EITHER` or `UNSEEN`, by what was seen in training
 
     @property
     def inside(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -111,8 +104,7 @@ class Explanation:
     base: str
     typical: dict[str, float]
     preferences: list[Preference]
-    importances: list[Importance]
-    """The greatest first."""
+    importances: list[Importance]  # the greatest first
     summary: list[str]
 
     def facts(self) -> dict[str, Any]:

@@ -47,14 +47,12 @@ class Settings:
     """Of the environment. With `may_idle`, it soon learns to starve long jobs, which the slowdown hardly counts."""
     updates: int = 40
     envs: int = 16
-    steps: int = 256
-    """Decisions of each environment between two updates."""
+    steps: int = 256  # decisions of each environment between two updates
     epochs: int = 4
     batches: int = 8
     rate: float = 1e-3
     gamma: float = 1.0
-    trace_decay: float = 0.97
-    """Lambda of generalised advantage estimation."""
+    trace_decay: float = 0.97  # lambda of generalised advantage estimation
     clip: float = 0.2
     entropy: float = 0.003
     start: str = "none"

@@ -27,8 +27,7 @@ from gpuyard.sim.parallel import available_cpus, start_method
 from gpuyard.sim.replay import replay
 from gpuyard.sim.trace import Floats
 
-MEAN_COUNTS = 0.3
-"""What the ratio of the means counts beside the mean logarithm of the ratios."""
+MEAN_COUNTS = 0.3  # what the ratio of the means counts beside the mean logarithm of the ratios
 LONGEST = 1.3
 """How much longer the waits that one job in a hundred exceeds may be at no cost; beyond that all of it counts."""
 
@@ -36,12 +35,9 @@ LONGEST = 1.3
 class Fitness(NamedTuple):
     """A candidate compared with the best heuristic of each window; below 1, or 0, it is better."""
 
-    value: float
-    """What is searched by; less is better."""
-    ratio: float
-    """The geometric mean of the ratios of costs."""
-    mean_ratio: float
-    """The ratio of the means."""
+    value: float  # what is searched by; less is better
+    ratio: float  # the geometric mean of the ratios of costs
+    mean_ratio: float  # the ratio of the means
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +147,7 @@ class Trials:
         )
 
 
-LEAST_WAITING = 2
-"""Queues in which there is something to choose."""
+LEAST_WAITING = 2  # queues in which there is something to choose
 
 
 def sample_queues(network: Network, windows: Sequence[Window], most: int, rng: np.random.Generator) -> list[Floats]:
@@ -176,8 +171,7 @@ def sample_queues(network: Network, windows: Sequence[Window], most: int, rng: n
 
 
 RIDGE = 1.0
-SPREAD = 2.0
-"""How far apart, in scores, jobs of a queue are put on average."""
+SPREAD = 2.0  # how far apart, in scores, jobs of a queue are put on average
 
 
 def clone_heuristic(network: Network, heuristic: str, queues: Sequence[Floats]) -> Network:

@@ -24,10 +24,8 @@ class Shape(NamedTuple):
 
     nodes: tuple[int, ...]
     users: int
-    load: float
-    """How busy it is; windows that are trained on are altered to be more and less so."""
-    widths: tuple[float, ...]
-    """How many jobs want 1, 2, 4, 8, ... GPUs."""
+    load: float  # how busy it is; windows that are trained on are altered to be more and less so
+    widths: tuple[float, ...]  # how many jobs want 1, 2, 4, 8, ... GPUs.
 
 
 SHAPES = {

@@ -11,8 +11,7 @@ from gpuyard.errors import UserError
 from gpuyard.sim.simulate import default_estimate, estimates
 from gpuyard.sim.trace import Floats, Ints, Trace
 
-REMEMBERED = 2
-"""How many of a user's latest jobs a prediction is the mean of."""
+REMEMBERED = 2  # how many of a user's latest jobs a prediction is the mean of
 
 
 def predicted_run_times(trace: Trace) -> Floats:
@@ -43,10 +42,8 @@ def predicted_run_times(trace: Trace) -> Floats:
 
 TRAINED, VALIDATED = 0.5, 0.6
 """Where, among the jobs by arrival, the part to train on ends, and the part to choose by; the rest is held out."""
-LEAST = 50
-"""Jobs without which nothing can be learned, nor judged."""
-BUSY = 1.0
-"""The load that a cluster is made for, where nobody says how large it was."""
+LEAST = 50  # jobs without which nothing can be learned, nor judged
+BUSY = 1.0  # the load that a cluster is made for, where nobody says how large it was
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +62,10 @@ class Problem:
     trace: Trace
     cluster: Cluster
     estimates: Floats
-    estimate: str
-    """What that is: actual, requested, noisy:S, or predicted."""
+    estimate: str  # what that is: actual, requested, noisy:S, or predicted
     discipline: str
     placement: str
-    sized: bool
-    """Whether the cluster was made to fit the jobs, since nobody says how large it was."""
+    sized: bool  # whether the cluster was made to fit the jobs, since nobody says how large it was
 
     @property
     def name(self) -> str:
@@ -158,8 +153,7 @@ def _fitting_size(trace: Trace) -> int:
     return max(round(float(in_use.mean()) / BUSY), int(trace.gpus.max()), 1)
 
 
-PIECE = 32
-"""Jobs that stay together where others are put together anew: a user's series is mostly shorter."""
+PIECE = 32  # jobs that stay together where others are put together anew: a user's series is mostly shorter
 LOADS = (0.7, 1.5)
 SIZES = (0.75, 1.35)
 NOISE = 0.5
@@ -169,12 +163,9 @@ NOISE = 0.5
 class Window:
     """Some jobs of a problem, on a cluster that is empty at first."""
 
-    problem: Problem
-    """With just these jobs, as they are altered."""
-    counted: Ints
-    """Which of them count."""
-    start: int
-    """Where in the trace those begin that count."""
+    problem: Problem  # with just these jobs, as they are altered
+    counted: Ints  # which of them count
+    start: int  # where in the trace those begin that count
 
 
 def cut(problem: Problem, span: Span, size: int, warm: int, phase: int = 0) -> list[Window]:

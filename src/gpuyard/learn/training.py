@@ -24,8 +24,7 @@ from gpuyard.sim.trace import Floats
 
 LOG_KEYS = ("sjf", "saf")
 """Heuristics whose keys are logarithms: what is added to those counts as much for a short job as for a long one."""
-SAMPLED = 6
-"""Windows from which queues are sampled."""
+SAMPLED = 6  # windows from which queues are sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +34,17 @@ class Recipe:
     generations: int = 32
     population: int = 20
     windows: int = 128
-    window: int = 512
-    """Jobs of a window that count."""
-    warm: int = 64
-    """Jobs before them."""
-    altered: float = 0.5
-    """Which part of the windows is altered."""
-    sigma: float = 0.8
-    """How far apart the first candidates are."""
+    window: int = 512  # jobs of a window that count
+    warm: int = 64  # jobs before them
+    altered: float = 0.5  # which part of the windows is altered
+    sigma: float = 0.8  # how far apart the first candidates are
     linear: float = 0.5
     """Which part of the generations only the linear part is searched in, before hidden units join it."""
     base: str = "auto"
-    longest: float = LONGEST
-    """How much longer the longest waits may be at no cost."""
+    longest: float = LONGEST  # how much longer the longest waits may be at no cost
     starvation: float = 20.0
     check_every: int = 4
-    patience: int = 8
-    """How many checks without anything better end a training."""
+    patience: int = 8  # how many checks without anything better end a training
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -77,12 +70,9 @@ class Step(NamedTuple):
     """Progress of a training after a generation."""
 
     generation: int
-    ratio: float
-    """The best candidate's, on the windows that are trained on."""
-    checked: float | None
-    """The mean's, on windows of the next part of the trace, if it was tried there."""
-    best: float
-    """The least of those so far, infinite before the first; 1 is the best heuristic of each window."""
+    ratio: float  # the best candidate's, on the windows that are trained on
+    checked: float | None  # the mean's, on windows of the next part of the trace, if it was tried there
+    best: float  # the least of those so far, infinite before the first; 1 is the best heuristic of each window
 
 
 @dataclass
@@ -96,8 +86,7 @@ class Course:
     unimproved: int = 0
 
 
-Watch = Callable[[Step, int], None]
-"""Called after every generation, with the number of all."""
+Watch = Callable[[Step, int], None]  # called after every generation, with the number of all
 
 
 def train(

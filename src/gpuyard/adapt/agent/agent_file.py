@@ -20,24 +20,18 @@ from gpuyard.errors import UserError
 from gpuyard.policies.model_files import content_hash, write_hashed
 
 FORMAT = "gpuyard-adaptation-policy"
-LARGEST = 10_000_000
-"""Bytes that a file may have; those of the largest networks are far smaller."""
-CAUTION = 0.4
-"""Times the error of the predicted gain that the gain must be."""
-DIGITS = 10
-"""Significant digits of what is written, and of what decides: a file and what it was made of choose alike."""
+LARGEST = 10_000_000  # bytes that a file may have; those of the largest networks are far smaller
+CAUTION = 0.4  # times the error of the predicted gain that the gain must be
+DIGITS = 10  # significant digits of what is written, and of what decides: a file and what it was made of choose alike
 
 
 @dataclass(frozen=True)
 class Agent:
     network: Network
     gains: Gains
-    within: Range
-    """What features were where it learned."""
-    noise: float
-    """Standard deviation of an accuracy between seeds where it learned."""
-    training: dict[str, Any]
-    """What it learned from, and how; no times, so that the same learning gives the same file."""
+    within: Range  # what features were where it learned
+    noise: float  # standard deviation of an accuracy between seeds where it learned
+    training: dict[str, Any]  # what it learned from, and how; no times, so that the same learning gives the same file
 
     def weigh(self, situation: Situation) -> tuple[Floats, Floats, Floats]:
         """Probabilities of each option and of nothing; the expected gain of each option; its noise level."""

@@ -29,12 +29,9 @@ class Table:
 
     name: str
     seeds: tuple[int, ...]
-    sequences: tuple[Actions, ...]
-    """In the order of their actions."""
-    accuracy: Floats
-    """Of each seed (rows) and sequence (columns)."""
-    situations: Mapping[Actions, tuple[Situation, ...]]
-    """What is seen after some actions, by seed."""
+    sequences: tuple[Actions, ...]  # in the order of their actions
+    accuracy: Floats  # of each seed (rows) and sequence (columns)
+    situations: Mapping[Actions, tuple[Situation, ...]]  # what is seen after some actions, by seed
 
     @cached_property
     def values(self) -> Floats:

@@ -34,18 +34,14 @@ class DeciderResult:
     """Result of a decider in one environment."""
 
     table: Table
-    actions: Actions | None
-    """What it does in what is seen on average; None: it goes by chance."""
+    actions: Actions | None  # what it does in what is seen on average; None: it goes by chance
     accuracy: float
     interval: Interval
-    gain: float
-    """Over never growing."""
+    gain: float  # over never growing
     gain_interval: Interval
     share_interval: Interval
-    live: float
-    """Mean accuracy where it sees what each seed saw, instead of the average."""
-    live_worst: float
-    """The least gain of those."""
+    live: float  # mean accuracy where it sees what each seed saw, instead of the average
+    live_worst: float  # the least gain of those
     oracle_crossfit: float
     deciders: dict[str, float]
     policy_hash: str | None
@@ -80,8 +76,7 @@ class Evaluation:
 
     standings: tuple[DeciderResult, ...]
     share_interval: Interval
-    left_out: bool
-    """Whether it was learned anew without each environment."""
+    left_out: bool  # whether it was learned anew without each environment
 
     @property
     def gap_share(self) -> float:

@@ -17,29 +17,21 @@ from gpuyard.adapt.agent.scorer import FEATURES, WIDTH, Floats, Network, Range, 
 from gpuyard.errors import UserError
 
 Integers = npt.NDArray[np.int64]
-LEAST_SCALE = 0.01
-"""Accuracy that counts as a reward of 1 at least: smaller gaps are noise."""
+LEAST_SCALE = 0.01  # accuracy that counts as a reward of 1 at least: smaller gaps are noise
 
 
 @dataclass(frozen=True)
 class Forest:
     """Trees side by side: a node per situation, a column per action."""
 
-    features: Floats
-    """Of all nodes and actions, one below the other."""
+    features: Floats  # of all nodes and actions, one below the other
     possible: npt.NDArray[np.bool_]
-    child: Integers
-    """The node that an action leads to; -1: the end."""
-    value: Floats
-    """Where it ends, the reward."""
-    levels: tuple[Integers, ...]
-    """Nodes by depth; the first are the roots."""
-    root: Integers
-    """Of each node, the number of its tree."""
-    environment: Integers
-    """Of each tree, the number of its environment."""
-    weight: Floats
-    """Of each tree."""
+    child: Integers  # the node that an action leads to; -1: the end
+    value: Floats  # where it ends, the reward
+    levels: tuple[Integers, ...]  # nodes by depth; the first are the roots
+    root: Integers  # of each node, the number of its tree
+    environment: Integers  # of each tree, the number of its environment
+    weight: Floats  # of each tree
 
     @property
     def node(self) -> Integers:
@@ -138,12 +130,9 @@ def draw(forest: Forest, chances: Floats, episodes: int, rng: np.random.Generato
 
 
 Watch = Callable[[int, int, str], None]
-COOLED = 0.7
-"""Share of the updates after which temperature and bonus have fallen."""
-LASTING = 0.05
-"""Of the bonus, what stays at most where rewards are noisy."""
-POINT = 0.01
-"""Accuracy per budget left that the regression must promise for a score of 1, where learning begins."""
+COOLED = 0.7  # share of the updates after which temperature and bonus have fallen
+LASTING = 0.05  # of the bonus, what stays at most where rewards are noisy
+POINT = 0.01  # accuracy per budget left that the regression must promise for a score of 1, where learning begins
 
 
 @dataclass(frozen=True)
@@ -151,21 +140,16 @@ class Recipe:
     updates: int = 400
     rate: float = 0.03
     units: int = 12
-    members: int = 6
-    """Networks that learn beside each other from different beginnings."""
-    keep: int = 3
-    """Of them, those with the most return decide together, unless the best alone does better."""
-    temperature: float = 1.0
-    """Of the softmax at the beginning; it falls to 1."""
-    entropy: float = 0.3
-    """Bonus at the beginning, relative to a reward of 1; it falls to what noise makes of rewards."""
+    members: int = 6  # networks that learn beside each other from different beginnings
+    keep: int = 3  # of them, those with the most return decide together, unless the best alone does better
+    temperature: float = 1.0  # of the softmax at the beginning; it falls to 1
+    entropy: float = 0.3  # bonus at the beginning, relative to a reward of 1; it falls to what noise makes of rewards
     ridge: float = 1e-3
     bagging: float = 0.0
     """How differently environments count for the members: 0 is alike, 1 as drawn from an exponential distribution."""
     shake: float = 0.1
     """By how much features are shaken at each update: environments that were not recorded are a little different."""
-    episodes: int = 0
-    """Drawn for each update, environment and seed; 0: the expectation over all of them."""
+    episodes: int = 0  # drawn for each update, environment and seed; 0: the expectation over all of them
     seed: int = 0
 
 
@@ -173,12 +157,9 @@ class Recipe:
 class Update:
     """A point of the learning curve."""
 
-    objective: float
-    """Expected reward under the chances of that moment, the mean of the members."""
-    drawn: float
-    """Mean reward of one episode in each environment and seed, of the first member."""
-    entropy: float
-    """Relative to that of equal chances."""
+    objective: float  # expected reward under the chances of that moment, the mean of the members
+    drawn: float  # mean reward of one episode in each environment and seed, of the first member
+    entropy: float  # relative to that of equal chances
     temperature: float
 
 

@@ -33,8 +33,7 @@ FIRM = ("nothing", "steps_unknown", "cost_unknown", "accuracy_unknown", "slope_u
         "decision", "decisions_left")  # fmt: skip
 """Those that are counted, or are so or not: no measurement that could have been a little different."""
 _LOOSE = np.array([float(name not in FIRM) for name in FEATURES])
-REACH = 3.0
-"""Features are kept within plus and minus this."""
+REACH = 3.0  # features are kept within plus and minus this
 
 
 @dataclass(frozen=True)
@@ -122,10 +121,8 @@ def lifetime(seen: Situation) -> float:
     return seen.steps_done * (1.0 - right) / right if seen.steps_done > 0 and not math.isnan(right) else math.nan
 
 
-LEAST_DONE = 0.02
-"""Share of the budget that counts as done at least, where a slope is drawn on."""
-MOST_RISE = 0.7
-"""Of the error that is left, the part that going on takes away at most."""
+LEAST_DONE = 0.02  # share of the budget that counts as done at least, where a slope is drawn on
+MOST_RISE = 0.7  # of the error that is left, the part that going on takes away at most
 
 
 def _log_steps(steps: float) -> float:
@@ -146,8 +143,7 @@ def _known(value: float, otherwise: float = 0.0) -> float:
 class Network:
     """Members that each score a row by one hidden layer: `v . tanh(x W + b) + x u`; their mean counts."""
 
-    hidden: Floats
-    """Of each member, features by units."""
+    hidden: Floats  # of each member, features by units
     bias: Floats
     out: Floats
     direct: Floats
@@ -189,18 +185,12 @@ def softmax(scores: Floats, temperature: float = 1.0) -> Floats:
 RIDGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 """Of which the one is taken that tells environments best that it was not fitted to."""
 USUAL_RIDGE = 3e-3
-FEW = 4
-"""With fewer environments than that, the usual one is taken."""
-NEAR = 0.3
-"""How far apart situations may be to be alike, in units of features."""
-DOUBT = 0.1
-"""How little a single record counts: 0 takes it at face value."""
-MOST_LOSS = 0.15
-"""Worse is taken for that: it is to be avoided alike, and must not bend the fit."""
-LEAST_LEFT = 0.05
-"""Share of the budget that counts as left at least."""
-COPIES = 8
-"""Of each situation, shaken: environments that were not recorded are a little different."""
+FEW = 4  # with fewer environments than that, the usual one is taken
+NEAR = 0.3  # how far apart situations may be to be alike, in units of features
+DOUBT = 0.1  # how little a single record counts: 0 takes it at face value
+MOST_LOSS = 0.15  # worse is taken for that: it is to be avoided alike, and must not bend the fit
+LEAST_LEFT = 0.05  # share of the budget that counts as left at least
+COPIES = 8  # of each situation, shaken: environments that were not recorded are a little different
 _FRACTION_LEFT = FEATURES.index("fraction_left")
 
 
@@ -210,12 +200,9 @@ class Gains:
 
     weights: Floats
     ridge: float
-    error: float
-    """Root mean square of what it gets wrong, per budget left, in environments that it was not fitted to."""
-    points: Floats
-    """Features of what was recorded."""
-    pulls: Floats
-    """By how much each of those moves what is predicted beside it."""
+    error: float  # root mean square of what it gets wrong, per budget left, in environments that it was not fitted to
+    points: Floats  # features of what was recorded
+    pulls: Floats  # by how much each of those moves what is predicted beside it
 
     def predict(self, rows: Floats) -> tuple[Floats, Floats]:
         """The gain of each option, from its scored rows; and the usual error of that."""
@@ -245,8 +232,7 @@ class _Sums:
     squares: Floats
     products: Floats
     points: Floats
-    measured: Floats
-    """Features of what is seen on average, and the rates there."""
+    measured: Floats  # features of what is seen on average, and the rates there
 
 
 class Regression:

@@ -16,10 +16,8 @@ from torch.overrides import TorchFunctionMode
 from gpuyard.adapt.ops.growths import NotPreserved, Refused
 from gpuyard.errors import UserError
 
-FEW = 8
-"""Rows of an example that are enough where no statistics are taken."""
-SEED = 12
-"""Of whatever random numbers a network draws while it is tried."""
+FEW = 8  # rows of an example that are enough where no statistics are taken
+SEED = 12  # of whatever random numbers a network draws while it is tried
 DROPOUTS = frozenset(
     (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
 )
@@ -101,11 +99,9 @@ class Call:
 
     order: int
     count: int
-    args: tuple[Any, ...]
-    """Shapes where tensors were given; other values as they are."""
+    args: tuple[Any, ...]  # shapes where tensors were given; other values as they are
     named: dict[str, Any]
-    output: Any
-    """Its shape, if it is a tensor."""
+    output: Any  # its shape, if it is a tensor
 
     @property
     def input(self) -> torch.Size | None:
@@ -244,8 +240,7 @@ def _copied(value: Any) -> Any:
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 """How far outputs may move, relative to the largest of them where that is above 1."""
 _BROKEN = (RuntimeError, ValueError, TypeError, IndexError)
-Seen = dict[str, tuple[Inputs, list[Tensor]]]
-"""By mode, what a network was given and what it made of that."""
+Seen = dict[str, tuple[Inputs, list[Tensor]]]  # by mode, what a network was given and what it made of that
 
 
 def seen(model: nn.Module, example: Inputs) -> Seen:

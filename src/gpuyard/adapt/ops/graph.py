@@ -72,12 +72,9 @@ class Survey:
     model: nn.Module
     calls: dict[int, Call]
     pieces: list[Piece]
-    through: bool
-    """Whether layers that were added are part of the graphs, or closed."""
-    layers: dict[str, nn.Module]
-    """All modules of the user, by name."""
-    untraced: list[str]
-    """Modules whose graph is not known, by the user's names; the empty name is the network."""
+    through: bool  # whether layers that were added are part of the graphs, or closed
+    layers: dict[str, nn.Module]  # all modules of the user, by name
+    untraced: list[str]  # modules whose graph is not known, by the user's names; the empty name is the network
 
     def name(self, piece: Piece, node: fx.Node) -> str:
         """The user's name of the module that a node calls."""
@@ -194,8 +191,7 @@ def shape_of(call: Call | None) -> torch.Size | None:
     return call.output if call is not None and isinstance(call.output, torch.Size) else None
 
 
-Activation = list[Any]
-"""Name of the class in torch.nn, and its settings: plain JSON values."""
+Activation = list[Any]  # name of the class in torch.nn, and its settings: plain JSON values
 
 SETTINGS: dict[str, tuple[str, ...]] = {
     "ReLU": (),

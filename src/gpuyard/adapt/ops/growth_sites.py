@@ -42,8 +42,7 @@ class _BlockPath:
     """What must be changed in a copy so that its output is its input."""
 
     zeroed: list[str] = field(default_factory=list)
-    bypassed: list[str] = field(default_factory=list)
-    """Modules of the shortcut that become an nn.Identity."""
+    bypassed: list[str] = field(default_factory=list)  # modules of the shortcut that become an nn.Identity
 
 
 def block_entries(survey: Survey) -> dict[str, Entry | Refused]:

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from gpuyard.errors import GpuyardError, UserError
 
-Entry = dict[str, Any]
-"""One line of a growth log: plain JSON values, enough to grow a fresh network in the same way."""
+Entry = dict[str, Any]  # one line of a growth log: plain JSON values, enough to grow a fresh network in the same way
 
 
 class Refused(UserError):
@@ -27,19 +26,13 @@ class Site:
     """A place where a network can grow, or the reason why it cannot."""
 
     name: str
-    op: str
-    """deepen or widen."""
-    kind: str
-    """conv1d, conv2d, conv3d, linear, residual, transformer; of what is refused, the class in lower case."""
-    origin: str
-    """The user's layer; what grew from it belongs to it."""
-    position: float
-    """0 is the first layer that is called, 1 the last."""
-    style: str
-    """identity, residual, copy, gated or split: how the function is kept."""
+    op: str  # deepen or widen
+    kind: str  # conv1d, conv2d, conv3d, linear, residual, transformer; of what is refused, the class in lower case
+    origin: str  # the user's layer; what grew from it belongs to it
+    position: float  # 0 is the first layer that is called, 1 the last
+    style: str  # identity, residual, copy, gated or split: how the function is kept
     why_not: str = ""
-    head: bool = False
-    """Its values are the network's own outputs."""
+    head: bool = False  # its values are the network's own outputs
 
 
 @dataclass(slots=True)

@@ -14,12 +14,7 @@ from gpuyard.adapt.ops.containers import find
 from gpuyard.adapt.ops.graph import Activation, Piece, Survey, activation, idempotent, is_call, uses
 from gpuyard.adapt.ops.growths import Entry, Refused
 
-KINDS: dict[type[nn.Module], str] = {
-    nn.Conv1d: "conv1d",
-    nn.Conv2d: "conv2d",
-    nn.Conv3d: "conv3d",
-    nn.Linear: "linear",
-}
+KINDS: dict[type[nn.Module], str] = {nn.Conv1d: "conv1d", nn.Conv2d: "conv2d", nn.Conv3d: "conv3d", nn.Linear: "linear"}
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 NORMS = (
     *BATCH_NORMS,

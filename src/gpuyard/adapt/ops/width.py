@@ -28,11 +28,9 @@ class _Change(NamedTuple):
 
     module: nn.Module
     name: str
-    tensor: str
-    """Its full name, by which it is kept."""
+    tensor: str  # its full name, by which it is kept
     values: Resized
-    state: Resized
-    """The same of an optimizer's state."""
+    state: Resized  # the same of an optimizer's state
 
 
 def widen(

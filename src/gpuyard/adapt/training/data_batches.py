@@ -228,8 +228,7 @@ def make_batches(data: Any, batch: int, seed: int, device: torch.device) -> Batc
     raise UserError("training data are tensors (x, y), a dataset, or a DataLoader")
 
 
-CHUNK = 250
-"""Samples at a time."""
+CHUNK = 250  # samples at a time
 
 Metric = Callable[[Any, Any], float]
 
@@ -311,16 +310,11 @@ def _in_order(data: Dataset[Any], chunk: int, collate: Callable[[list[Any]], Any
         yield collate([data[k] for k in range(first, min(first + chunk, number))])
 
 
-KEPT = "evaluation"
-"""The name under which a budget keeps time for it."""
-ROOM = 0.03
-"""Of the budget: what must be left after an evaluation, so that the learning rate still comes to its end."""
-SHARE = 0.05
-"""Of the time: what evaluations may take on the way. Where all samples would take more, some must do."""
-GLANCE = 0.02
-"""Of what is left: what an evaluation for a decision may take."""
-FEWEST = 100
-"""Samples that tell something."""
+KEPT = "evaluation"  # the name under which a budget keeps time for it
+ROOM = 0.03  # of the budget: what must be left after an evaluation, so that the learning rate still comes to its end
+SHARE = 0.05  # of the time: what evaluations may take on the way. Where all samples would take more, some must do.
+GLANCE = 0.02  # of what is left: what an evaluation for a decision may take
+FEWEST = 100  # samples that tell something
 
 
 class Evaluator:
@@ -328,8 +322,7 @@ class Evaluator:
 
     def __init__(self, validation: Validation, budget: Budget) -> None:
         self._validation, self._budget = validation, budget
-        self.points: list[tuple[float, float]] = []
-        """Time and accuracy of each evaluation."""
+        self.points: list[tuple[float, float]] = []  # time and accuracy of each evaluation
         self.samples, self.loss, self.step = 0, math.nan, -1
         """Of the last one: how many samples, which loss, after which step."""
         self._most = 0

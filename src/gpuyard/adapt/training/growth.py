@@ -19,10 +19,8 @@ from gpuyard.adapt.budget import Budget
 from gpuyard.adapt.decisions import UNKNOWN, Option
 from gpuyard.adapt.training.snapshots import load_random_state, random_state
 
-TRIED = 2
-"""Steps that a grown copy is timed by, after one that is not counted."""
-AFFORDABLE = 0.02
-"""Of what is left: what finding out about prices may take."""
+TRIED = 2  # steps that a grown copy is timed by, after one that is not counted
+AFFORDABLE = 0.02  # of what is left: what finding out about prices may take
 
 OptimizerOf = Callable[[Any], Optimizer]
 
@@ -125,10 +123,8 @@ def _option(number: int, site: Any, price: Price, log: list[dict[str, Any]]) -> 
     return Option(number, site.name, site.op, price.cost_ratio, site.position, grown, price.params_ratio, site.kind)
 
 
-RECENT = 5
-"""Evaluations that the slope is taken from."""
-_TIMES = tuple(2.0**power for power in range(-5, 4))
-"""Time constants that are tried, relative to the time so far."""
+RECENT = 5  # evaluations that the slope is taken from
+_TIMES = tuple(2.0**power for power in range(-5, 4))  # time constants that are tried, relative to the time so far
 
 Points = Sequence[tuple[float, float]]
 

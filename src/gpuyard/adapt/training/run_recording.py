@@ -27,8 +27,7 @@ from gpuyard.errors import UserError
 
 HEADER = {"format": FORMAT, "version": VERSION}
 _PROCESS_POLL = 0.5  # seconds between looks at how far others are
-Watch = Callable[[float, int], None]
-"""Told how many trees are complete, and of how many."""
+Watch = Callable[[float, int], None]  # told how many trees are complete, and of how many
 
 
 @dataclass
@@ -38,8 +37,7 @@ class Recording:
     path: Path
     jobs: Sequence[Job]
     seeds: int
-    trees: list[Tree] = field(default_factory=list)
-    """Those that are not in the file yet."""
+    trees: list[Tree] = field(default_factory=list)  # those that are not in the file yet
 
     @property
     def parts(self) -> Path:
@@ -183,8 +181,7 @@ class _QueuedTree:
 
     tree: Tree
     ready: list[Actions] = field(default_factory=lambda: [()])
-    queued: dict[str, Actions] = field(default_factory=dict)
-    """Nodes by the ids of their jobs."""
+    queued: dict[str, Actions] = field(default_factory=dict)  # nodes by the ids of their jobs
 
     @property
     def grown(self) -> bool:

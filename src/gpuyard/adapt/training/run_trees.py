@@ -27,10 +27,8 @@ class Branch:
     """Situations, sizes and times on the way to a node."""
 
     situations: tuple[Situation, ...] = ()
-    parameters: tuple[int, ...] = ()
-    """Of the network in which each decision was made."""
-    seconds: tuple[float, ...] = ()
-    """CPU time of each node on the way, beginning with the root."""
+    parameters: tuple[int, ...] = ()  # of the network in which each decision was made
+    seconds: tuple[float, ...] = ()  # CPU time of each node on the way, beginning with the root
 
     def to_json(self) -> dict[str, Any]:
         situations = [situation.to_json() for situation in self.situations]
@@ -46,10 +44,8 @@ class Branch:
 class Tree:
     """All decisions in one environment, from one seed."""
 
-    job: Job
-    """With the seed."""
-    folder: Path
-    """Where what is left of nodes is kept."""
+    job: Job  # with the seed
+    folder: Path  # where what is left of nodes is kept
     _built: Built | None = field(default=None, repr=False)
 
     @staticmethod

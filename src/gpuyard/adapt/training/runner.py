@@ -120,8 +120,7 @@ def _try(job: Job, network: nn.Module, data: Data) -> None:
 
 
 RESULT, JOB, LOG, NETWORK = "result.json", "job.json", "log.jsonl", "network.pt"
-_EXIT = 0.5
-"""Seconds that a process of torch takes to end: in the queue that must be within its time, too."""
+_EXIT = 0.5  # seconds that a process of torch takes to end: in the queue that must be within its time, too
 
 
 @dataclass(frozen=True, slots=True)

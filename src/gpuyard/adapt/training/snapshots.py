@@ -121,10 +121,8 @@ def _check(parameters: dict[str, Any], names: Iterable[str]) -> None:
             raise UserError(f"this state has a parameter '{name}', which the network has not; it is of another one")
 
 
-LEAST_WEIGHT = 0.01
-"""Once it counts no more than this it is let go."""
-FORWARD_PART = 1 / 3
-"""Of a step: what the larger network's part costs, which is not trained any more."""
+LEAST_WEIGHT = 0.01  # once it counts no more than this it is let go
+FORWARD_PART = 1 / 3  # of a step: what the larger network's part costs, which is not trained any more
 
 
 class Teacher:

@@ -43,13 +43,11 @@ class Result:
     used: float
     total: float
     parameters: int
-    actions: tuple[int, ...]
-    """What was decided, in order; the number after the last option is nothing."""
+    actions: tuple[int, ...]  # what was decided, in order; the number after the last option is nothing
     events: list[Event] = field(default_factory=list, repr=False)
 
 
-EXAMPLE = 32
-"""Samples that growing is calibrated and verified with; more would take longer, and tell no more."""
+EXAMPLE = 32  # samples that growing is calibrated and verified with; more would take longer, and tell no more
 _SMOOTH = 0.02
 
 

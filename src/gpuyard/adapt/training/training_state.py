@@ -19,15 +19,7 @@ from gpuyard.adapt.budget import Budget
 from gpuyard.adapt.decisions import UNKNOWN, Decision, DecisionSchedule, Option, Situation
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.training.data_batches import Batches, Evaluator
-from gpuyard.adapt.training.growth import (
-    OptimizerOf,
-    Prices,
-    gain_per_second,
-    headroom,
-    noise,
-    parameters,
-    slope,
-)
+from gpuyard.adapt.training.growth import OptimizerOf, Prices, gain_per_second, headroom, noise, parameters, slope
 from gpuyard.adapt.training.snapshots import (
     BaseNetwork,
     Stateful,
@@ -115,8 +107,7 @@ def _plain(value: Any) -> Any:
 
 VERSION = 1
 _NUMBERS = ("steps", "started", "finished", "train_loss", "rate", "lent", "small")
-GLANCE = 4
-"""Samples that are enough to see where a network can grow."""
+GLANCE = 4  # samples that are enough to see where a network can grow
 
 
 class Decides(Protocol):
@@ -145,8 +136,7 @@ class TrainingState:
     prices: Prices
     log: EventLog
     teacher: Teacher | None
-    pending: Situation | None
-    """The situation that waits for a decision."""
+    pending: Situation | None  # the situation that waits for a decision
     actions: list[int]
     parameters: int
     step_cost: float
@@ -155,10 +145,8 @@ class TrainingState:
     finished: bool
     train_loss: float
     rate: float
-    lent: bool
-    """Whether the scheduler gave more, and nothing was decided about it."""
-    small: int
-    """How often the network had grown before resources went up; below 0: they never did."""
+    lent: bool  # whether the scheduler gave more, and nothing was decided about it
+    small: int  # how often the network had grown before resources went up; below 0: they never did
 
     def network_changed(self) -> None:
         """Compute again what depends on the network and its optimizer."""
@@ -275,13 +263,10 @@ class TrainingState:
         self.model, self.optimizer = student, optimizer
 
 
-REPORT_EVERY = 2.0
-"""Seconds between reports."""
-FORECAST_EVERY = 3.0
-"""Seconds, at least, between looks at what growing would bring."""
+REPORT_EVERY = 2.0  # seconds between reports
+FORECAST_EVERY = 3.0  # seconds, at least, between looks at what growing would bring
 
-LEAST_LEFT = 0.25
-"""Of the budget: over less than that no gain is spread, or it would seem ever larger towards the end."""
+LEAST_LEFT = 0.25  # of the budget: over less than that no gain is spread, or it would seem ever larger towards the end
 
 
 class Reports:
@@ -290,8 +275,7 @@ class Reports:
     def __init__(self, training: TrainingState) -> None:
         self._training = training
         self._told_at = self._foresee_at = -math.inf
-        self._growing = 0.0
-        """What growing would add to the accuracy at the deadline, by the decider's own account."""
+        self._growing = 0.0  # what growing would add to the accuracy at the deadline, by the decider's own account
 
     @property
     def due(self) -> float:

@@ -139,8 +139,7 @@ MIB, GIB = float(2**20), float(2**30)
 class Node:
     name: str
     gpus: int = 0
-    gpu_memory: float = 0.0
-    """Bytes of each GPU; 0: the node does not say."""
+    gpu_memory: float = 0.0  # bytes of each GPU; 0: the node does not say
     model: str = ""
     cpus: float = 0.0
     memory: float = 0.0
@@ -149,10 +148,8 @@ class Node:
     cordoned: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
-    addresses: frozenset[str] = frozenset()
-    """By what else it is known: IP addresses and host names."""
-    trouble: str = ""
-    """What it says of itself that makes no sense."""
+    addresses: frozenset[str] = frozenset()  # by what else it is known: IP addresses and host names
+    trouble: str = ""  # what it says of itself that makes no sense
 
     @property
     def shape(self) -> tuple[Any, ...]:

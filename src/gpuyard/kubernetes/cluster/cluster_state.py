@@ -44,12 +44,9 @@ class ClusterState(Inventory):
         self.rules = Rules()
         self.hosts = NodeState(self)
         self.gangs = Gangs()
-        self.aside: dict[str, str] = {}
-        """Why pods that wait are not in the queue, by uid."""
-        self.plain: dict[str, Pod] = {}
-        """Pods of ours that wait and want no GPU."""
-        self.protected: set[str] = set()
-        """Pods that could not be evicted, and are left alone for a time."""
+        self.aside: dict[str, str] = {}  # why pods that wait are not in the queue, by uid
+        self.plain: dict[str, Pod] = {}  # pods of ours that wait and want no GPU
+        self.protected: set[str] = set()  # pods that could not be evicted, and are left alone for a time
         self._requests: Requests | None = None
         self.stale = True
         self._names = 0

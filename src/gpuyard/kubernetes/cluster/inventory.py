@@ -19,10 +19,8 @@ from gpuyard.kubernetes.cluster.cluster_nodes import Node
 from gpuyard.kubernetes.cluster.pods import Pod
 from gpuyard.kubernetes.settings import Settings
 
-SOME_CPU = 1e-12
-"""Cores of a pod that asks for none: too few to matter, and enough for the core to keep it on one node."""
-UNKNOWN = 1.0
-"""Bytes of a GPU of which nobody says how much it has: too few for anybody to share it."""
+SOME_CPU = 1e-12  # cores of a pod that asks for none: too few to matter, and enough for the core to keep it on one node
+UNKNOWN = 1.0  # bytes of a GPU of which nobody says how much it has: too few for anybody to share it
 
 
 class Layout:
@@ -72,10 +70,8 @@ class Assignment:
     node: str
     indices: tuple[int, ...]
     start: Start
-    left: float
-    """Bytes that nobody had of the fullest of these GPUs, or GPUs of the node that were idle."""
-    charged: float
-    """Bytes of each GPU that it is counted with; 0: it has them for itself."""
+    left: float  # bytes that nobody had of the fullest of these GPUs, or GPUs of the node that were idle
+    charged: float  # bytes of each GPU that it is counted with; 0: it has them for itself
 
 
 class Inventory:
@@ -84,15 +80,11 @@ class Inventory:
     def __init__(self, planner: OrderedPlanner, settings: Settings) -> None:
         self.planner, self.settings = planner, settings
         self.nodes: dict[str, Node] = {}
-        self.pods: dict[str, Pod] = {}
-        """Pods that have not ended, by uid."""
-        self.engine: Engine | None = None
-        """None where there are no GPUs."""
+        self.pods: dict[str, Pod] = {}  # pods that have not ended, by uid
+        self.engine: Engine | None = None  # none where there are no GPUs
         self.layout = Layout((), lambda node: 0.0)
-        self.assumed: dict[str, Assignment] = {}
-        """Pods that were given GPUs and are not known to be bound yet."""
-        self.measured: dict[str, float] = {}
-        """Bytes of each GPU by its exporter, for nodes that do not declare it."""
+        self.assumed: dict[str, Assignment] = {}  # pods that were given GPUs and are not known to be bound yet
+        self.measured: dict[str, float] = {}  # bytes of each GPU by its exporter, for nodes that do not declare it
         self.job_of: dict[str, str] = {}
         self.uid_of: dict[str, str] = {}
 
@@ -120,8 +112,7 @@ class Inventory:
         return pod.uid in self.job_of and bool(self.gpus_of(self.job_of[pod.uid]))
 
 
-Place = tuple[str, int]
-"""A node, and the index of a GPU there."""
+Place = tuple[str, int]  # a node, and the index of a GPU there
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +120,8 @@ class CarriedState:
     """Usage of namespaces, evictions in progress and promises; pods and nodes tell the rest."""
 
     state: State | None
-    recalled: frozenset[str] = frozenset()
-    """Pods that are being evicted."""
-    promised: dict[str, list[Place]] = field(default_factory=dict)
-    """GPUs that are kept for pods."""
+    recalled: frozenset[str] = frozenset()  # pods that are being evicted
+    promised: dict[str, list[Place]] = field(default_factory=dict)  # GPUs that are kept for pods
 
     @classmethod
     def of(cls, world: Inventory) -> CarriedState:

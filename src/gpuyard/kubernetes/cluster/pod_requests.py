@@ -24,15 +24,11 @@ class WaitingGang:
     name: str
     size: int = 1
     timeout: float = 0.0
-    since: float = 0.0
-    """When the first of them came."""
+    since: float = 0.0  # when the first of them came
     members: dict[str, None] = field(default_factory=dict)
-    job: str = ""
-    """The core's job for all of them; empty: there are too few."""
-    begin: float = 0.0
-    """Not before this: some could not be bound."""
-    told: bool = False
-    """Whether it was told that it has been incomplete for long."""
+    job: str = ""  # the core's job for all of them; empty: there are too few
+    begin: float = 0.0  # not before this: some could not be bound
+    told: bool = False  # whether it was told that it has been incomplete for long
 
     @property
     def key(self) -> Key:

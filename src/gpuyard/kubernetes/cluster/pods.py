@@ -49,34 +49,25 @@ class Pod:
     deleting: bool = False
     gated: bool = False
     gpus: int = 0
-    gpu_memory: float = 0.0
-    """Bytes of each GPU; 0: not said."""
-    whole: bool = False
-    """Whether it wants its GPUs for itself; they must have as much memory as it asks for."""
+    gpu_memory: float = 0.0  # bytes of each GPU; 0: not said
+    whole: bool = False  # whether it wants its GPUs for itself; they must have as much memory as it asks for
     cpus: float = 0.0
     memory: float = 0.0
     priority: float = 0.0
-    patient: bool = False
-    """Nobody is evicted for it."""
-    preemptible: bool | None = None
-    """What it says of that itself."""
+    patient: bool = False  # nobody is evicted for it
+    preemptible: bool | None = None  # what it says of that itself
     wish: NodeConstraints = field(default=ANYWHERE)
     gang: Gang | None = None
-    duration: float | None = None
-    """Seconds that it is said to run."""
-    limit: float = math.inf
-    """Seconds after which Kubernetes ends it."""
-    usage: bool = True
-    """Whether it may be let in by what is used; else what it asks for counts."""
+    duration: float | None = None  # seconds that it is said to run
+    limit: float = math.inf  # seconds after which Kubernetes ends it
+    usage: bool = True  # whether it may be let in by what is used; else what it asks for counts
     signature: str = ""
     indices: tuple[int, ...] = ()
     charged: float | None = None
     admitted_by: str = ""
     restarts: int = 0
-    controlled: bool = False
-    """Whether somebody makes it anew when it is gone."""
-    nominated: str = ""
-    """The node that others are being evicted from for it."""
+    controlled: bool = False  # whether somebody makes it anew when it is gone
+    nominated: str = ""  # the node that others are being evicted from for it
     ip: str = ""
     version: str = ""
     trouble: str = ""

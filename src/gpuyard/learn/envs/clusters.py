@@ -56,12 +56,9 @@ class Source:
     """Source of episodes."""
 
     cluster: Cluster
-    size: int
-    """Jobs of an episode."""
-    most_gpus: int
-    """What all jobs of an episode ask for together, at most."""
-    left_out: int
-    """Jobs of the trace that can never run on the cluster."""
+    size: int  # jobs of an episode
+    most_gpus: int  # what all jobs of an episode ask for together, at most
+    left_out: int  # jobs of the trace that can never run on the cluster
 
     def draw(self, rng: np.random.Generator, start: int | None = None) -> Jobs:
         raise NotImplementedError

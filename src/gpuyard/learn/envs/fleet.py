@@ -38,13 +38,10 @@ class Fleet(NamedTuple):
     run: Floats
     estimate: Floats
     gpus: Ints
-    pace: Floats
-    """What a second of waiting costs, of each job."""
-    lump: Floats
-    """What it costs besides, once it starts."""
+    pace: Floats  # what a second of waiting costs, of each job
+    lump: Floats  # what it costs besides, once it starts
     rejected: Flags
-    size: Ints
-    """GPUs of each node; like `first` and `node` the same for all clusters."""
+    size: Ints  # GPUs of each node; like `first` and `node` the same for all clusters
     first: Ints
     node: Ints
     idle: Ints
@@ -70,22 +67,17 @@ class Fleet(NamedTuple):
     expected_until: Floats
     expected_late: Floats
     expected_span: Ints
-    queue: Ints
-    """Rows that wait, by submission."""
+    queue: Ints  # rows that wait, by submission
     numbers: Floats
     """Time; the reserved job's shadow time; what it has cost since the last decision; what a second costs now."""
-    marks: Ints
-    """The reserved row, -1 if there is none; how many wait; whether all have started."""
+    marks: Ints  # the reserved row, -1 if there is none; how many wait; whether all have started
 
 
 class Rules(NamedTuple):
     discipline: int
-    code: int
-    """Of the placement."""
-    least: float
-    """What a job costs at least."""
-    may_idle: bool
-    """Whether time may be let pass although a job in view would fit."""
+    code: int  # of the placement
+    least: float  # what a job costs at least
+    may_idle: bool  # whether time may be let pass although a job in view would fit
 
 
 class Scratch(NamedTuple):
@@ -285,8 +277,7 @@ CLUSTER_FEATURES = (
 )
 _JOB = 8
 LEAVE, CHOOSE, BEGIN = range(3)
-_LONG = 18.0
-"""About the logarithm of two years in seconds: what is longer looks no longer."""
+_LONG = 18.0  # about the logarithm of two years in seconds: what is longer looks no longer
 _SOON = (600.0, 3600.0, 21600.0)
 
 

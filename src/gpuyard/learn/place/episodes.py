@@ -8,23 +8,18 @@ import numpy as np
 
 from gpuyard.core.loops.pool import Floats, Ints
 
-CAPACITY = 100
-"""Percent of a GPU, and of its memory."""
+CAPACITY = 100  # percent of a GPU, and of its memory
 MISFIT, DELAY, PER_TICK = -2.0, -0.05, -0.1
 """Rewards: for a choice that does not fit, for none, and, at the end, for every tick that it took."""
 
 
 class Episode(NamedTuple):
-    tasks: Ints
-    """Utilization, memory, duration and priority of each task, in order."""
+    tasks: Ints  # utilization, memory, duration and priority of each task, in order
     held: Ints
     """GPU, utilization or memory, tick: what running tasks hold at the next placement, a tick later, and so on."""
-    gpu: Ints
-    """Where each task was put, -1 before."""
-    start: Ints
-    """The tick at which it was; waits count from 0."""
-    counts: Ints
-    """Ticks so far; the row at the head; percent of GPUs used, added up over ticks; tasks that have ended."""
+    gpu: Ints  # where each task was put, -1 before
+    start: Ints  # the tick at which it was; waits count from 0
+    counts: Ints  # ticks so far; the row at the head; percent of GPUs used, added up over ticks; tasks that have ended
 
 
 def new_episode(tasks: Ints, gpus: int, longest: int) -> Episode:
@@ -109,11 +104,9 @@ def outcome(episode: Episode) -> Floats:
     return np.array([float(ticks), wait, episode.counts[2] / (ticks * len(episode.held))])
 
 
-AHEAD = 10
-"""How many tasks are looked at: the head, and those behind it."""
+AHEAD = 10  # how many tasks are looked at: the head, and those behind it
 FEATURES = 16
-WEIGHTS = FEATURES + 2
-"""One for each feature, and the delay's own: a constant, and how soon a task ends."""
+WEIGHTS = FEATURES + 2  # one for each feature, and the delay's own: a constant, and how soon a task ends
 _NEVER = -1e9
 
 

@@ -74,8 +74,7 @@ def _pick(rng: random.Random, among: Range) -> int:
 class Episodes(NamedTuple):
     """Several episodes in one array, for the compiled loop."""
 
-    tasks: Ints
-    """Episode, task, column; what is beyond an episode's own tasks is 0."""
+    tasks: Ints  # episode, task, column; what is beyond an episode's own tasks is 0
     counts: Ints
 
 
@@ -97,23 +96,18 @@ METHODS = {
     "best-fit": episodes.BEST_FIT,
     "learned": episodes.LEARNED,
 }
-_DICE = 512
-"""Random choices of an episode before they repeat."""
+_DICE = 512  # random choices of an episode before they repeat
 
 
 class Score(NamedTuple):
     """Results of a method, averaged over episodes."""
 
     method: str
-    makespan: float
-    """Ticks until the last task was through."""
-    wait: float
-    """Ticks that tasks waited for their turn."""
-    utilization: float
-    """Percent of all GPUs."""
+    makespan: float  # ticks until the last task was through
+    wait: float  # ticks that tasks waited for their turn
+    utilization: float  # percent of all GPUs
     reward: float
-    makespans: Floats
-    """Of each episode."""
+    makespans: Floats  # of each episode
 
 
 @cache
@@ -154,8 +148,7 @@ def score(episode_set: EpisodeSet, method: str, weights: Floats | None = None) -
 
 
 GENERATIONS, POPULATION, EPISODES = 60, 16, 128
-FIRST_TRAINING_SEED = 1_000_000
-"""Episodes below this seed are never trained on."""
+FIRST_TRAINING_SEED = 1_000_000  # episodes below this seed are never trained on
 _FORMAT = "gpuyard placer 1"
 
 Progress = Callable[[int, int], None]
