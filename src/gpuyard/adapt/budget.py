@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from gpuyard.adapt.clocks import Clock, StepTimes, VirtualClock, WallClock, make_clock
 from gpuyard.errors import UserError
 
-MARGIN = 0.002  # of the total: what is kept back on clocks that move by themselves, for what nobody measures
+MARGIN = 0.002  # of the total: kept back on real clocks, for what is not measured
 _MOST = 2.0  # seconds: no more than this, however large the total is
 _JITTER = 0.02  # of the total: the most that is kept back for the clock's jitter
 CAUTION = 1.15  # how much more is kept for what comes again than it took before
@@ -76,7 +76,7 @@ class Budget:
         self.steps = 0  # steps begun
         self.stopped = ""  # why no further step is begun, whatever is left; empty if that is not so
         self.listeners: list[Callable[[Change], None]] = []
-        self.news: deque[Any] = deque()  # events of the scheduler that are not about time, for whoever trains
+        self.news: deque[Any] = deque()  # events of the scheduler that are not about time
         self._total, self._fixed = float(seconds), float(reserve)
         self._kept: dict[str, deque[float]] = {}
         self._carried, self._since = 0.0, math.nan

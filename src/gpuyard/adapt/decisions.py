@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from gpuyard.adapt.budget import Budget
 from gpuyard.errors import UserError
 
-UNKNOWN = math.nan  # a quantity that nobody measured; null in JSON
+UNKNOWN = math.nan  # a quantity that was not measured; null in JSON
 T = TypeVar("T")
 
 

@@ -33,14 +33,14 @@ class Signals:
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        self.end = ""  # why to end; empty if nobody asked
-        self.save = False  # whether somebody asked for a checkpoint
+        self.end = ""  # why to end; empty without a request
+        self.save = False  # whether a checkpoint was requested
         self.any = False  # whether there is anything to heed at all
         self._in_job = bool((os.environ if environment is None else environment).get("GPUYARD_JOB_ID"))
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # Python allows it nobody else
+        if threading.current_thread() is threading.main_thread():  # Python allows it in no other
             for number in (signal.SIGTERM, signal.SIGUSR1):
                 self._before[number] = signal.signal(number, self._note)
         return self

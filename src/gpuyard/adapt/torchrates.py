@@ -24,9 +24,9 @@ def agreed(value: T) -> T:
     """The value of the first of several training processes: clocks differ, and all must do the same."""
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() < 2:
         return value
-    told: list[Any] = [value]
-    distributed.broadcast_object_list(told, src=0)
-    first: T = told[0]
+    shared: list[Any] = [value]
+    distributed.broadcast_object_list(shared, src=0)
+    first: T = shared[0]
     return first
 
 

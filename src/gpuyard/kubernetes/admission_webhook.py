@@ -24,10 +24,10 @@ VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 """What NVIDIA's container runtime shows a container: indices of GPUs, nothing if it is empty."""
 PATH = "/mutate"
 _VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
-_DEFAULT = ("", "default-scheduler")  # what the API server has put there when nobody chose a scheduler
+_DEFAULT = ("", "default-scheduler")  # the API server's default where no scheduler was chosen
 _MOST = 16 * 2**20  # bytes of a review: objects are far smaller, with what they were before as well
 _HURRY = 10.0  # seconds for a handshake, and for a request that has begun
-_IDLE = 120.0  # between requests: API servers hang up after 90, so that it is never us who cuts one off
+_IDLE = 120.0  # between requests: API servers hang up after 90, so that we never cut one off
 _NOTHING = f"there is nothing here; reviews are sent to {PATH}\n"
 _GRACE = 5.0  # seconds at the end for what has been asked already
 
@@ -181,7 +181,7 @@ class Certificate:
 
     def _loaded(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*self._files, password=lambda: b"")  # nobody is there to type one
+        context.load_cert_chain(*self._files, password=lambda: b"")  # there is no terminal to type one
         return context
 
 

@@ -39,7 +39,7 @@ class Unbound(NamedTuple):
     """The server refused a binding."""
 
     uid: str
-    conflict: bool  # whether the pod is not what we thought: bound by somebody else, or gone
+    conflict: bool  # whether the pod was bound by another scheduler, or is gone
     why: str
 
 
@@ -278,9 +278,9 @@ class Evictions:
             spot = set(state.spot[row].tolist())
             heir = next((start.job for start in later if not spot.isdisjoint(start.gpus)), "")
             world.record(Recalled(now, job, state.attempt[row], "preempted"))
-            self._send_away(pod, f"evicted for {heir or 'others'}", heir)
-            if (who := world.pods.get(world.uid_of.get(heir, ""))) is not None:
-                self._writer.nominate(who, pod.node)
+            self._begin_eviction(pod, f"evicted for {heir or 'others'}", heir)
+            if (waiting := world.pods.get(world.uid_of.get(heir, ""))) is not None:
+                self._writer.nominate(waiting, pod.node)
 
     def relieve(self, pod: Pod, why: str, now: float) -> None:
         """Evict a pod whose memory others need now."""
@@ -289,9 +289,9 @@ class Evictions:
         if state is None or job is None or state.row_of[job] in state.recalled or not self._leads():
             return
         world.record(Recalled(now, job, state.attempt[state.row_of[job]], "crowded"))
-        self._send_away(pod, why)
+        self._begin_eviction(pod, why)
 
-    def _send_away(self, pod: Pod, why: str, heir: str = "") -> None:
+    def _begin_eviction(self, pod: Pod, why: str, heir: str = "") -> None:
         self._heirs[pod.uid] = heir
         log.info("pod %s is %s", pod.key, why)
         if self._observer is not None:
@@ -309,18 +309,18 @@ class Evictions:
             world.record(Spared(now, job, state.attempt[row]))
         world.protected.add(uid)
         self._spared[uid] = now + _SPARED
-        self._tell_core(uid, now)
+        self._update_core(uid, now)
         if heir in state.row_of and state.row_of[heir] in state.promises:
             world.record(Unpromised(now, heir))
 
-    def spare_no_longer(self, now: float) -> None:
+    def end_spared(self, now: float) -> None:
         """Let pods be evicted again whose time is over."""
         for uid in [uid for uid, until in self._spared.items() if until <= now]:
             del self._spared[uid]
             self._world.protected.discard(uid)
-            self._tell_core(uid, now)
+            self._update_core(uid, now)
 
-    def _tell_core(self, uid: str, now: float) -> None:
+    def _update_core(self, uid: str, now: float) -> None:
         """Update the core's request: whether the pod may be evicted."""
         world = self._world
         request = world.request_of(uid)

@@ -27,12 +27,12 @@ class ClusterSnapshot:
     def __init__(self, api: Api, namespace: str | None = None) -> None:
         self._api, namespace = api, namespace or own_namespace(api)
         lease = _lease(api, namespace)
-        told = (lease.get("metadata") or {}).get("annotations") or {}
+        annotations = (lease.get("metadata") or {}).get("annotations") or {}
         self.leader = (lease.get("spec") or {}).get("holderIdentity") or ""
-        self.settings = _settings(told)
+        self.settings = _settings(annotations)
         learned = WorkloadHistory(self.settings.memory_margin)
         learned.load(read(api, namespace))
-        text = told.get(f"{names.DOMAIN}/policy") or self.settings.policy
+        text = annotations.get(f"{names.DOMAIN}/policy") or self.settings.policy
         try:
             planner = make_planner(text, discipline=self.settings.discipline, placement=self.settings.placement)
         except UserError:  # a policy in a file that is elsewhere
@@ -72,20 +72,20 @@ def _lease(api: Api, namespace: str) -> dict[str, Any]:
     try:
         return api.get(group("coordination.k8s.io/v1", "leases", namespace, names.LEASE))
     except GpuyardError:
-        return {}  # nobody leads, or we may not know
+        return {}  # no leader, or no right to read the lease
 
 
-def _settings(told: Mapping[str, str]) -> Settings:
+def _settings(annotations: Mapping[str, str]) -> Settings:
     """The settings that the leader advertises on its lease, as far as they matter here."""
 
     def number(name: str, usual: float) -> float:
         try:
-            return float(told.get(f"{names.DOMAIN}/{name}") or usual)
+            return float(annotations.get(f"{names.DOMAIN}/{name}") or usual)
         except ValueError:
             return usual
 
     return Settings(
-        scheduler=told.get(f"{names.DOMAIN}/scheduler") or names.SCHEDULER,
+        scheduler=annotations.get(f"{names.DOMAIN}/scheduler") or names.SCHEDULER,
         default_duration=number("default-duration", Settings.default_duration),
         gpu_memory=number("gpu-memory", 0.0),
         gpu_buffer=number("gpu-buffer", 0.0),

@@ -29,12 +29,12 @@ except ImportError:  # the extra [kubernetes] has it
 @dataclass(frozen=True, slots=True)
 class GpuView:
     index: int
-    memory_total: float  # 0: nobody knows
+    memory_total: float  # 0: unknown
     memory_charged: float  # what the pods there are counted with; all of it for one that has the GPU for itself
     memory_used: float | None = None  # by DCGM; None: not known
     utilization: float | None = None
     state: str = "free"  # `free`, `ours`, `foreign` (of a pod of another scheduler) or `closed` (cordoned, not ready)
-    pods: tuple[str, ...] = ()  # `namespace/name` of those who are on it
+    pods: tuple[str, ...] = ()  # `namespace/name` of the pods on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class PodView:
     phase: str  # `waiting`, `gated`, `bound` (a node is chosen, nothing runs yet), `running`, `ending`
     reason: str  # why it waits; empty if it does not
     node: str
-    gpus: tuple[int, ...]  # indices on its node; empty while it waits, or where nobody knows them
+    gpus: tuple[int, ...]  # indices on its node; empty while it waits, or where they are unknown
     gpu_count: int
     gpu_memory: float  # bytes asked for on each GPU; 0: whole GPUs
     charged: float  # bytes it is counted with on each GPU; 0: whole GPUs
@@ -81,7 +81,7 @@ class ClusterView:
     scheduler: str
     policy: str
     admission: str
-    leader: str  # who decides; empty: nobody is elected
+    leader: str  # the replica that decides; empty: none is elected
     prometheus: str  # `ok`, `off`, or what is wrong
     nodes: tuple[NodeView, ...] = ()
     pods: tuple[PodView, ...] = ()

@@ -166,10 +166,10 @@ class Shadow:
 
 
 _EVERY = 1.0  # seconds between two rounds
-_BUDGET = 20  # pods that are told in one round why they wait
-_FRESH = 0.3  # seconds for which nobody is told: most pods are bound by then
-_ANOTHER = 30.0  # seconds after which another reason is told
-_AGAIN = 300.0  # seconds after which the same reason is told again
+_BUDGET = 20  # reasons that are posted in one round
+_FRESH = 0.3  # seconds without a post: most pods are bound by then
+_ANOTHER = 30.0  # seconds after which another reason is posted
+_AGAIN = 300.0  # seconds after which the same reason is posted again
 
 
 @dataclass(slots=True)
@@ -185,13 +185,13 @@ class PodMessages:
 
     def __init__(self, world: ClusterState, writer: ApiWriter, namespace: str) -> None:
         self._world, self._writer, self._namespace = world, writer, namespace
-        self._told: dict[str, _Message] = {}
+        self._posted: dict[str, _Message] = {}
         self._due = 0.0
         self._outage = ""
         self._namespaces: dict[str, str] = {}
 
     def forget(self, uid: str) -> None:
-        self._told.pop(uid, None)
+        self._posted.pop(uid, None)
 
     def reason(self, pod: Pod, known: dict[Any, str] | None = None) -> str:
         """Why a pod waits, in a sentence."""
@@ -207,8 +207,8 @@ class PodMessages:
         found = verdict(world, pod)
         reserved = over_quota(world, pod) or self._reserved(pod)
         message = found.message(reserved)
-        told = aside in ("no node will do", "no node has GPUs") or UNSIZED in found.by_node.values()
-        if aside and not told and not found.roomy:
+        redundant = aside in ("no node will do", "no node has GPUs") or UNSIZED in found.by_node.values()
+        if aside and not redundant and not found.roomy:
             message += f" (it {aside})"
         if known is not None:
             known[key] = message
@@ -232,46 +232,46 @@ class PodMessages:
         if now < self._due:
             return
         self._due = now + _EVERY
-        self._tell_gangs(now)
+        self._post_gangs(now)
         world, left, known = self._world, _BUDGET, dict[Any, str]()
         waiting = [
             pod for pod in world.pods.values()
             if pod.waits and (world.is_ours(pod) or pod.uid in world.plain) and now - pod.created > _FRESH
         ]  # fmt: skip
-        for pod in sorted(waiting, key=lambda pod: told.at if (told := self._told.get(pod.uid)) else 0.0):
+        for pod in sorted(waiting, key=lambda pod: posted.at if (posted := self._posted.get(pod.uid)) else 0.0):
             if left == 0:
                 return
             if pod.uid not in world.assumed:
-                left -= self._tell_one(pod, now, known)
+                left -= self._post_one(pod, now, known)
 
-    def _tell_gangs(self, now: float) -> None:
+    def _post_gangs(self, now: float) -> None:
         """Post to the members of gangs that have been incomplete for long."""
         world = self._world
         for unit in world.gangs.waiting.values():
-            if not unit.job and not unit.told and now - unit.since > unit.timeout:
-                unit.told = True
+            if not unit.job and not unit.reported and now - unit.since > unit.timeout:
+                unit.reported = True
                 for member in unit.ordered(world.pods):
                     why = f"gang {unit.name} has been incomplete for {unit.timeout:.0f} s"
                     self._post(member, "GangIncomplete", why)
 
-    def _tell_one(self, pod: Pod, now: float, known: dict[Any, str]) -> int:
-        told = self._told.get(pod.uid)
-        if told is not None and now - told.at < _ANOTHER:
+    def _post_one(self, pod: Pod, now: float, known: dict[Any, str]) -> int:
+        posted = self._posted.get(pod.uid)
+        if posted is not None and now - posted.at < _ANOTHER:
             return 0
         message = self.reason(pod, known)
-        if told is not None and told.message == message and now - told.at < _AGAIN:
+        if posted is not None and posted.message == message and now - posted.at < _AGAIN:
             return 0
         self.failed(pod, message, now)
         return 1
 
     def failed(self, pod: Pod, message: str, now: float) -> None:
-        writer, told = self._writer, self._told.get(pod.uid)
-        if told is not None and told.message == message:
-            told.at, told.count = now, told.count + 1
-            writer.repeat(told.event, told.count)
+        writer, posted = self._writer, self._posted.get(pod.uid)
+        if posted is not None and posted.message == message:
+            posted.at, posted.count = now, posted.count + 1
+            writer.repeat(posted.event, posted.count)
             return
         event = writer.event(pod_reference(pod), "FailedScheduling", message, "Warning")
-        self._told[pod.uid] = _Message(message, now, event)
+        self._posted[pod.uid] = _Message(message, now, event)
         writer.post(event, LATER)
         writer.condition(pod, message)
 

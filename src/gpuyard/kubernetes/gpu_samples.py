@@ -16,7 +16,7 @@ _METRICS = ("memory_used", "memory_free", "utilization")
 _BACK = 60.0  # seconds that are looked back at first
 _WINDOW = 15.0  # seconds that are looked back later: exporters may be scraped that rarely
 _SHARE = 10.0  # times as long as an answer takes, at least, between two questions
-_SILENT = 30.0  # seconds without any GPU after which that is told
+_SILENT = 30.0  # seconds without any GPU after which that is reported
 _HOSTS = ("Hostname", "hostname", "node", "kubernetes_node", "exported_node", "nodename", "kubernetes_io_hostname")
 
 
@@ -92,8 +92,8 @@ class Sampler(threading.Thread):
     def _series(self, one: dict[str, Any]) -> Series | None:
         """New samples of a series; None without any, or if it is about no GPU."""
         labels: Labels = one["metric"]
-        name, who = BY_NAME.get(labels.get("__name__", "")), whose(labels)
-        if name is None or who is None or who.job or not one["values"]:
+        name, owner = BY_NAME.get(labels.get("__name__", "")), whose(labels)
+        if name is None or owner is None or owner.job or not one["values"]:
             return None
         key = tuple(sorted(labels.items()))
         after = self._latest.get(key, 0.0)
@@ -104,9 +104,9 @@ class Sampler(threading.Thread):
         values = numbers([text for _, text in new], name)
         good = [(at, value) for (at, _), value in zip(new, values.tolist(), strict=True) if value == value]
         hosts = [labels[label] for label in _HOSTS if labels.get(label)]
-        hosts += [who.host, labels.get("instance", "").rpartition(":")[0]]
+        hosts += [owner.host, labels.get("instance", "").rpartition(":")[0]]
         metric = TOTAL if name.metric == TOTAL else name.metric
         return Series(
-            metric, name.rank, who.gpu, tuple(dict.fromkeys(host for host in hosts if host)),
+            metric, name.rank, owner.gpu, tuple(dict.fromkeys(host for host in hosts if host)),
             [at for at, _ in good], [value for _, value in good],
         )  # fmt: skip

@@ -47,7 +47,7 @@ class PodUsage:
     steady: int = 0  # samples since it last grew
     enough: float = math.inf
     """Seconds after which a few samples tell that it grows no more: a good part of the time that it is known to run."""
-    least: float = _NOTHING  # bytes: who uses no more has not begun, so that it does not grow says nothing
+    least: float = _NOTHING  # bytes: a pod below has not begun, so that no growth says nothing
     grew_at: float = 0.0
     seen_at: float = 0.0
 
@@ -78,7 +78,7 @@ class GpuWindow:
     window: deque[float] = field(default_factory=lambda: deque(maxlen=_LONGEST))
     since: float = 0.0
     tenants: dict[str, None] = field(default_factory=dict)
-    idle_use: float = 0.0  # what was used when nobody was on it
+    idle_use: float = 0.0  # what was used without pods on it
     used: float | None = None
     free: float | None = None
     utilization: float | None = None
@@ -121,7 +121,7 @@ class GpuUsage:
         if self._sampler is not None:
             self._sampler.stop()
 
-    # -- who is where -------------------------------------------------------------------------------
+    # -- pods on GPUs ------------------------------------------------------------------------------
 
     def card(self, place: Place) -> GpuWindow:
         return self.cards.setdefault(place, GpuWindow())
@@ -266,8 +266,9 @@ class GpuUsage:
             pod = self.world.pods.get(uid)
             if pod is not None and pod.admitted_by in ("history", "cbp", "pp"):
                 if pod.controlled and not pod.deleting:
-                    told = format_size(left)
-                    why = f"evicted: others on GPU {place[1]} want what they asked for, and {told} were left"
+                    why = (
+                        f"evicted: others on GPU {place[1]} want what they asked for, and {format_size(left)} were left"
+                    )
                     self.crowded.append((pod, why))
                 return
 
@@ -288,8 +289,8 @@ class GpuUsage:
         """Peak memory of a kind of pod; None without evidence."""
         if self._distrusted.get(signature, 0.0) > time.time():
             return None
-        told = self.learned.of(signature)
-        past = Peak(told.memory, told.peak or told.memory, told.evidence) if told.memory > 0 else None
+        runs = self.learned.of(signature)
+        past = Peak(runs.memory, runs.peak or runs.memory, runs.evidence) if runs.memory > 0 else None
         now = self._by_running(*running[signature]) if signature in running else None
         if now is None or past is None:
             return now or past
@@ -298,8 +299,8 @@ class GpuUsage:
     def _by_running(self, name: str, measure: PodUsage) -> Peak:
         margin = self._settings.memory_margin
         memory = math.ceil(measure.peak * (1 + margin) / _MIB) * float(_MIB)
-        told = f"{name} has used {format_size(measure.peak)} for {measure.steady} samples + {100 * margin:.0f} %"
-        return Peak(memory, measure.peak, told)
+        evidence = f"{name} has used {format_size(measure.peak)} for {measure.steady} samples + {100 * margin:.0f} %"
+        return Peak(memory, measure.peak, evidence)
 
     def usage(self, now: float) -> Usage | None:
         """Current knowledge; None where usage does not count or is unknown."""

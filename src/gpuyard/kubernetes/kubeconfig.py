@@ -115,7 +115,7 @@ def _rows(found: Mapping[str, Any], kind: str, path: Path) -> list[dict[str, Any
     for row in rows if isinstance(rows, list) else [None]:
         content = row.get(one) if isinstance(row, dict) else None
         if kind == "users" and content is None and isinstance(row, dict):
-            continue  # nobody in particular
+            continue  # anonymous
         if not isinstance(content, dict) or (kind == "clusters" and not isinstance(content.get("server"), str)):
             raise UserError(f"{path} is no kubeconfig: what it says of its {kind} makes no sense")
     return list(rows)
@@ -130,22 +130,22 @@ def _named(config: Mapping[str, Any], kind: str, name: str | None, path: Path) -
 
 
 def _connection(cluster: dict[str, Any], user: dict[str, Any], namespace: str) -> Connection:
-    server, who = cluster["cluster"], user.get("user") or {}
+    server, account = cluster["cluster"], user.get("user") or {}
     try:
-        context = _tls(server, who, cluster["_at"], user["_at"]) if server["server"].startswith("https:") else None
+        context = _tls(server, account, cluster["_at"], user["_at"]) if server["server"].startswith("https:") else None
     except (OSError, ssl.SSLError, ValueError) as error:
         raise UserError(f"the certificates of the kubeconfig cannot be used: {error}") from None
     basic = ""
-    if who.get("username"):
-        basic = base64.b64encode(f"{who['username']}:{who.get('password', '')}".encode()).decode()
-    token_file = Path(user["_at"], who["tokenFile"]) if who.get("tokenFile") else None
+    if account.get("username"):
+        basic = base64.b64encode(f"{account['username']}:{account.get('password', '')}".encode()).decode()
+    token_file = Path(user["_at"], account["tokenFile"]) if account.get("tokenFile") else None
     return Connection(
-        server["server"], context=context, token=who.get("token", ""), token_file=token_file,
-        command=who.get("exec"), basic=basic, namespace=namespace,
+        server["server"], context=context, token=account.get("token", ""), token_file=token_file,
+        command=account.get("exec"), basic=basic, namespace=namespace,
     )  # fmt: skip
 
 
-def _tls(server: Mapping[str, Any], who: Mapping[str, Any], at: Path, user_at: Path) -> ssl.SSLContext:
+def _tls(server: Mapping[str, Any], account: Mapping[str, Any], at: Path, user_at: Path) -> ssl.SSLContext:
     """The trusted authorities, and our client certificate."""
     if data := server.get("certificate-authority-data"):
         context = ssl.create_default_context(cadata=_decoded(data).decode())
@@ -155,12 +155,12 @@ def _tls(server: Mapping[str, Any], who: Mapping[str, Any], at: Path, user_at: P
         context = ssl.create_default_context()
     if server.get("insecure-skip-tls-verify"):
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    if who.get("client-certificate-data") or who.get("client-certificate"):
+    if account.get("client-certificate-data") or account.get("client-certificate"):
         with tempfile.TemporaryDirectory() as folder:  # ssl reads certificates from files only
             files = []
             for key in ("client-certificate", "client-key"):
-                data = who.get(f"{key}-data")
-                path = Path(folder, key) if data else Path(user_at, who.get(key, ""))
+                data = account.get(f"{key}-data")
+                path = Path(folder, key) if data else Path(user_at, account.get(key, ""))
                 if data:
                     path.touch(mode=0o600)
                     path.write_bytes(_decoded(data))

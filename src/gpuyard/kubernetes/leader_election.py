@@ -53,7 +53,7 @@ class Election(threading.Thread):
         self._until = -1.0
         self._seen: tuple[str, str, int] | None = None
         self._seen_at = 0.0
-        self.leader = ""  # who holds it, as far as is known
+        self.leader = ""  # the holder, as far as is known
         self.trouble = ""
 
     @property

@@ -163,7 +163,7 @@ class Scheduler:
         self.world.settle(now)
         if not self._led:
             return
-        self.evictions.spare_no_longer(now)
+        self.evictions.end_spared(now)
         if self._is_due(now):
             self._plan(now)
         for assignment in self.world.start_plain() if self.world.plain else ():

@@ -31,7 +31,7 @@ class Settings:
     force_policy: bool = False
     admission: str = "requests"
     prometheus: str = ""
-    gpu_memory: float = 0.0  # bytes of GPUs of which nobody says how much they have; 0: such GPUs are not shared
+    gpu_memory: float = 0.0  # bytes of GPUs that do not declare their memory; 0: such GPUs are not shared
     gpu_buffer: float | None = None
     """Bytes of each GPU that shares leave free; None: 512Mi where usage counts, else none."""
     memory_margin: float = 0.05

@@ -28,7 +28,7 @@ TRIFLE = 10.0
 """Seconds by which waits are made longer before they are compared: nobody minds a wait of a second instead of none."""
 
 
-PATIENCE = 600.0  # the same of the longest waits of a window: nobody minds those that are shorter
+PATIENCE = 600.0  # the same for the longest waits of a window: shorter ones do not matter
 
 
 class Outcome(NamedTuple):

@@ -21,7 +21,7 @@ KNOWN = {
     "actual": "oracle: the true run time of every job",
     "requested": "what users asked for",
     "predicted": "predicted from earlier jobs of the same user",
-}  # what policies were told of run times
+}  # estimates of run times that policies had
 CSV_HEADS = (
     "trace", "estimate", "start", "policy", "cost", "wait_mean", "wait_median", "wait_p99", "wait_max", "fairness",
 )  # fmt: skip
@@ -130,21 +130,21 @@ def _loses(found: Evaluation, best: str) -> str:
 def _acquaintance(learned: Learned, found: Evaluation) -> str:
     """Whether it was trained on this trace, and with such estimates."""
     problem = found.problem
-    told = [t.get("estimate") for t in learned.training.get("traces", []) if t.get("name") == problem.name]
+    estimates = [t.get("estimate") for t in learned.training.get("traces", []) if t.get("name") == problem.name]
     made = " Nobody says how large that cluster was, so that one was made to fit." if problem.sized else ""
-    if not told:
+    if not estimates:
         return f"It was not trained on any part of this trace.{made}"
     text = "It was trained on an earlier part of this trace"
-    if problem.estimate in told:
+    if problem.estimate in estimates:
         return f"{text}, with such estimates.{made}"
-    return f"{text}, but with other estimates ({told[0]}).{made}"
+    return f"{text}, but with other estimates ({estimates[0]}).{made}"
 
 
 def rows(found: Evaluation) -> list[dict[str, Any]]:
     """Rows of all policies, the least ratio first; preemptive ones last."""
     beats = losses(found).beaten_in
-    told = [{**found.row(name), "beats": beats.get(name)} for name in found.stats]
-    return sorted(told, key=lambda row: (row["policy"] in PREEMPTIVE, row["ratio"]))
+    found_rows = [{**found.row(name), "beats": beats.get(name)} for name in found.stats]
+    return sorted(found_rows, key=lambda row: (row["policy"] in PREEMPTIVE, row["ratio"]))
 
 
 def facts(

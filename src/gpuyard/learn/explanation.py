@@ -31,7 +31,7 @@ class Quantity:
     column: str
     title: str
     kind: str  # `duration`, `count`, `share` or `size`
-    few: str  # who has little of it
+    few: str  # jobs with little of it
     many: str
 
 
@@ -132,7 +132,7 @@ class Explanation:
 def explain(learned: Learned) -> Explanation:
     """Preferences of a trained policy, by the jobs that it was trained on."""
     typical = typical_job(learned)
-    network = replace(learned.network, starvation=math.inf)  # nobody starves in curves
+    network = replace(learned.network, starvation=math.inf)  # without starvation
     alone = Network(network.base, 0, math.inf, np.zeros(parameter_count(0)))
     preferences = [_preference(q, learned, network, alone, typical) for q in QUANTITIES]
     importances = sorted(_importances(learned, network, typical), key=lambda one: -one.importance)
@@ -156,7 +156,7 @@ def _scores(network: Network, typical: Mapping[str, float], **changed: Floats) -
     """Scores of typical jobs with some columns changed."""
     n = len(next(iter(changed.values())))
     columns = {name: np.full(n, value) for name, value in typical.items()} | changed
-    if "wait" in changed:  # who has waited longer came sooner
+    if "wait" in changed:  # a job that has waited longer came sooner
         columns["submit"] = np.maximum(typical["submit"] + typical["wait"] - changed["wait"], 1.0)
     found: Floats = score(**columns, weights=network.weights)
     return found

@@ -18,10 +18,10 @@ def predicted_run_times(trace: Trace) -> Floats:
     """Expected run times, knowing only jobs that were submitted before; jobs are in the order of arrival.
 
     A job is known from its submission and its run time on: as if it had not waited; when it ran is not known here.
-    Who is new gets the median of all who have ended, and the first of all an hour.
+    A new user gets the median of all ended runs, and the very first job an hour.
     """
     known: dict[tuple[str, int], list[float]] = {}
-    everybody: list[float] = []
+    all_runs: list[float] = []
     ends = trace.submit + trace.run
     by_end = np.argsort(ends, kind="stable")
     guesses = np.empty(len(trace))
@@ -30,10 +30,10 @@ def predicted_run_times(trace: Trace) -> Floats:
         while ended < len(trace) and ends[by_end[ended]] <= trace.submit[row]:
             other = int(by_end[ended])
             known.setdefault((trace.users[other], int(trace.gpus[other])), []).append(float(trace.run[other]))
-            everybody.append(float(trace.run[other]))
+            all_runs.append(float(trace.run[other]))
             ended += 1
             if ended & (ended - 1) == 0:  # at powers of two: a median need not be of this very minute
-                usual = float(np.median(everybody))
+                usual = float(np.median(all_runs))
         past = known.get((trace.users[row], int(trace.gpus[row])), [])
         guesses[row] = float(np.mean(past[-REMEMBERED:])) if past else usual
     asked = np.where(np.isnan(trace.requested), np.inf, trace.requested)
@@ -43,7 +43,7 @@ def predicted_run_times(trace: Trace) -> Floats:
 TRAINED, VALIDATED = 0.5, 0.6
 """Where, among the jobs by arrival, the part to train on ends, and the part to choose by; the rest is held out."""
 LEAST = 50  # jobs without which nothing can be learned, nor judged
-BUSY = 1.0  # the load that a cluster is made for, where nobody says how large it was
+BUSY = 1.0  # the load that a cluster is made for, where its size is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Problem:
     estimate: str  # what that is: actual, requested, noisy:S, or predicted
     discipline: str
     placement: str
-    sized: bool  # whether the cluster was made to fit the jobs, since nobody says how large it was
+    sized: bool  # whether the cluster was made to fit the jobs, since its size is unknown
 
     @property
     def name(self) -> str:
@@ -153,7 +153,7 @@ def _fitting_size(trace: Trace) -> int:
     return max(round(float(in_use.mean()) / BUSY), int(trace.gpus.max()), 1)
 
 
-PIECE = 32  # jobs that stay together where others are put together anew: a user's series is mostly shorter
+PIECE = 32  # jobs that stay together when a window is composed: a user's series is mostly shorter
 LOADS = (0.7, 1.5)
 SIZES = (0.75, 1.35)
 NOISE = 0.5

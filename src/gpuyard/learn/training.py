@@ -141,7 +141,7 @@ def _windows(
         span, size = problem.validation, window_size(problem.validation, recipe.window // 2)
         for phase in range(0, size, max(size // 2, 1)):
             validation += cut(problem, span, size, recipe.warm, phase)
-        # The part to choose by is short: windows of the part before that nobody was trained on help to be sure.
+        # The part to choose by is short: windows of the part before that were not trained on help to be sure.
         seen, share = Span(0, problem.validation.end), max(8, recipe.windows // 3 // len(problems))
         validation += [draw(problem, seen, size, recipe.warm, rng) for _ in range(share)]
     return training, validation

@@ -124,7 +124,7 @@ def load_hashed(path: str | Path) -> tuple[Agent, str]:
         raise UserError(f"{name} is damaged: what it holds is not what was written ({_ADVICE})")
     try:
         return _read(facts), hashlib.sha256(content).hexdigest()
-    except (KeyError, TypeError, ValueError):  # the hash is right, so somebody wrote it so
+    except (KeyError, TypeError, ValueError):  # the hash is right: it was written so
         raise UserError(f"{name} is no learned decider: what it holds is of other kinds ({_ADVICE})") from None
 
 

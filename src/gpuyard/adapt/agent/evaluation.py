@@ -1,7 +1,7 @@
 """How well a decider chooses in recorded environments: its rank, its share of what was to be gained, how sure that is.
 
 Accuracies are means over the seeds of a recording. The best of many noisy means is better by luck, too:
-`oracle_crossfit` chooses by all seeds but one and takes the accuracy of that one. Intervals are of seeds drawn anew
+`oracle_crossfit` chooses by all seeds but one and takes the accuracy of that one. Intervals are of resampled seeds
 (bootstrap), 95 %.
 """
 
@@ -76,7 +76,7 @@ class Evaluation:
 
     standings: tuple[DeciderResult, ...]
     share_interval: Interval
-    left_out: bool  # whether it was learned anew without each environment
+    left_out: bool  # whether it learned again without each environment
 
     @property
     def gap_share(self) -> float:

@@ -41,7 +41,7 @@ class _Tracer(fx.Tracer):
         try:
             return super().call_module(m, forward, args, kwargs)
         except Exception:
-            # The innermost is told first; the others only pass it on.
+            # The innermost is reported first; the others only pass it on.
             self.broken = self.broken or self._inside[-1]
             raise
         finally:

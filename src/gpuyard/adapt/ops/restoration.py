@@ -140,10 +140,10 @@ def distil(
     teacher.eval()
     try:
         with torch.no_grad():
-            told: Tensor = teacher(*given.args, **given.named)
+            taught: Tensor = teacher(*given.args, **given.named)
     finally:
         teacher.train(training)
-    return (1.0 - share) * loss + share * distillation(outputs, told, temperature)
+    return (1.0 - share) * loss + share * distillation(outputs, taught, temperature)
 
 
 def accuracy(model: nn.Module, batches: Batches) -> float:

@@ -71,7 +71,7 @@ class Prices:
         timed = not budget.exact and self._affordable(len(found), budget, timed=True)
         keys = [f"{structure} {site.op} {site.name}" for site in found]
         asked = [k for k, key in enumerate(keys) if key not in self.known or (timed and not self.known[key].timed)]
-        before = random_state() if asked else {}  # a copy's dropout must not shift everybody's random numbers
+        before = random_state() if asked else {}  # a copy's dropout must not shift the global random numbers
         for number, k in enumerate(asked):
             if not budget.exact and not self._affordable(len(asked) - number, budget):
                 break

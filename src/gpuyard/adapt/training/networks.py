@@ -110,7 +110,7 @@ def call(function: Callable[..., Any], settings: Mapping[str, Any], what: str) -
         return function(**settings)
     except UserError:
         raise
-    except Exception as error:  # settings that make no sense, or somebody's own code: anything may come out of it
+    except Exception as error:  # bad settings, or the user's own code, which may raise anything
         raise UserError(f"{what} cannot be made of these settings: {type(error).__name__}: {error}") from error
 
 
@@ -128,7 +128,7 @@ def from_file(text: str, folder: Path) -> Callable[..., Any]:
         sys.path.insert(0, str(path.parent))  # as if it were run: it may import what lies beside it
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # somebody's own code: anything may come out of it
+    except Exception as error:  # the user's own code may raise anything
         raise UserError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     found = getattr(module, name, None)
     if not callable(found):

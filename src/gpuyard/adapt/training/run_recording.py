@@ -27,7 +27,7 @@ from gpuyard.errors import UserError
 
 HEADER = {"format": FORMAT, "version": VERSION}
 _PROCESS_POLL = 0.5  # seconds between looks at how far others are
-Watch = Callable[[float, int], None]  # told how many trees are complete, and of how many
+Watch = Callable[[float, int], None]  # called with the number of complete trees, and of all
 
 
 @dataclass
@@ -172,7 +172,7 @@ def savings(rows: Iterable[Row]) -> tuple[float, float]:
 
 
 _JOB_POLL = 1.0  # seconds between looks at the jobs
-_MOST_JOBS = 200  # jobs at a time: the queue is everybody's
+_MOST_JOBS = 200  # jobs at a time: others use the queue, too
 
 
 @dataclass

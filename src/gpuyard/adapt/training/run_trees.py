@@ -100,7 +100,7 @@ class Tree:
 
     def visit(self, actions: Actions) -> None:
         """Do the last of these actions in the state after the others, and train on."""
-        self._build(anew=not actions)
+        self._build(fresh=not actions)
         began = time.process_time()
         trainer, way = self._taken_up(actions[:-1]) if actions else (self._trainer, Branch())
         if actions:
@@ -114,8 +114,8 @@ class Tree:
         way = Branch((*way.situations, situation), parameters, seconds)
         replace_file(self.state_file(actions), pack({"trainer": trainer.state(), "way": way.to_json()}))
 
-    def _build(self, anew: bool) -> None:
-        if anew or self._built is None:
+    def _build(self, fresh: bool) -> None:
+        if fresh or self._built is None:
             self._built = build(self.job, None)
 
     @property

@@ -141,8 +141,8 @@ class Teacher:
         weight = self.weight
         self._steps += 1
         with torch.no_grad():
-            told = self.model(*inputs) if isinstance(inputs, tuple) else self.model(inputs)
-        return (1.0 - weight) * loss + weight * ops.distillation(outputs, told)
+            taught = self.model(*inputs) if isinstance(inputs, tuple) else self.model(inputs)
+        return (1.0 - weight) * loss + weight * ops.distillation(outputs, taught)
 
     @property
     def an_epoch_on(self) -> bool:

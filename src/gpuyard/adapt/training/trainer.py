@@ -162,9 +162,9 @@ class BudgetedTrainer(TrainingState):
             failure = self._grow(decision)
         self.actions.append(situation.nothing if decision.option is None or failure else decision.option.action)
         self.agenda.answered(self.steps, self.batches.per_epoch)
-        told = {**decision.to_json(), "action": self.actions[-1], "reason": failure or decision.reason}
+        facts = {**decision.to_json(), "action": self.actions[-1], "reason": failure or decision.reason}
         self._tell(
-            "decision", **told, accuracy=situation.accuracy, parameters_before=before, situation=situation.to_json()
+            "decision", **facts, accuracy=situation.accuracy, parameters_before=before, situation=situation.to_json()
         )
         if self.budget.grants is not None:
             self.budget.grants.report(**decision_report(self, decision, before, failure))

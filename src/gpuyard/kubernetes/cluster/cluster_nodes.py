@@ -193,8 +193,8 @@ def declared(meta: Mapping[str, Any], name: str) -> str | None:
 def _gpus(meta: Mapping[str, Any], has: Mapping[str, Any]) -> int:
     """Number of GPUs; each counts once, also where the device plugin lists it several times for sharing."""
     labels = meta.get("labels") or {}
-    if (told := declared(meta, names.GPU_COUNT)) is not None:
-        return int(amount(told))
+    if (text := declared(meta, names.GPU_COUNT)) is not None:
+        return int(amount(text))
     if names.GPU in has:
         replicas = int(amount(labels.get("nvidia.com/gpu.replicas", 1))) or 1
         return int(amount(has[names.GPU])) // replicas
@@ -202,10 +202,10 @@ def _gpus(meta: Mapping[str, Any], has: Mapping[str, Any]) -> int:
 
 
 def _gpu_memory(meta: Mapping[str, Any], has: Mapping[str, Any]) -> float:
-    if (told := declared(meta, names.GPU_MEMORY)) is not None:
-        return memory(told, MIB)
-    if (told := (meta.get("labels") or {}).get(names.NODE_GPU_MEMORY)) is not None:
-        return memory(told, MIB)
+    if (text := declared(meta, names.GPU_MEMORY)) is not None:
+        return memory(text, MIB)
+    if (text := (meta.get("labels") or {}).get(names.NODE_GPU_MEMORY)) is not None:
+        return memory(text, MIB)
     gpus = _gpus(meta, has)
     if names.ALIYUN_MEMORY in has and gpus:
         return amount(has[names.ALIYUN_MEMORY]) * GIB / gpus

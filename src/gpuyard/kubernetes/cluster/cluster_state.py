@@ -247,7 +247,7 @@ class ClusterState(Inventory):
         if gpus is not None and len(gpus) == pod.gpus:
             self._occupy(pod, gpus, now)
         else:
-            self.hosts.touch(pod.node)  # nobody knows which GPUs it has
+            self.hosts.touch(pod.node)  # its GPUs are unknown
 
     def _occupy(self, pod: Pod, gpus: tuple[int, ...], now: float) -> None:
         """Record in the core the GPUs that a pod already has."""
@@ -385,7 +385,7 @@ class ClusterState(Inventory):
         if self.engine is not None:
             former.carry_over(self.engine.state, self.rules, now)
             self._requests = Requests(self.layout, self.settings, self.planner, self.engine.state)
-        self.hosts.anew()
+        self.hosts.check_all()
         ours = [pod for pod in self.pods.values() if self.is_ours(pod) or self._says_where(pod)]
         ours = [pod for pod in ours if pod.uid not in self.plain and (pod.gpus or not pod.node)]
         for pod in sorted(ours, key=lambda pod: (pod.created, pod.key)):

@@ -20,7 +20,7 @@ from gpuyard.kubernetes.cluster.pods import Pod
 from gpuyard.kubernetes.settings import Settings
 
 SOME_CPU = 1e-12  # cores of a pod that asks for none: too few to matter, and enough for the core to keep it on one node
-UNKNOWN = 1.0  # bytes of a GPU of which nobody says how much it has: too few for anybody to share it
+UNKNOWN = 1.0  # bytes of a GPU of unknown size: too few to share it
 
 
 class Layout:
@@ -70,7 +70,7 @@ class Assignment:
     node: str
     indices: tuple[int, ...]
     start: Start
-    left: float  # bytes that nobody had of the fullest of these GPUs, or GPUs of the node that were idle
+    left: float  # free bytes of the fullest of these GPUs, or idle GPUs of the node
     charged: float  # bytes of each GPU that it is counted with; 0: it has them for itself
 
 

@@ -43,7 +43,7 @@ class NodeState:
         """Check a node again at the next `settle`."""
         self._touched.add(node)
 
-    def anew(self) -> None:
+    def check_all(self) -> None:
         """The state was rebuilt: check all nodes again."""
         self._touched = {node.name for node in self._world.layout.nodes}
         self._taken = ()

@@ -28,7 +28,7 @@ class WaitingGang:
     members: dict[str, None] = field(default_factory=dict)
     job: str = ""  # the core's job for all of them; empty: there are too few
     begin: float = 0.0  # not before this: some could not be bound
-    told: bool = False  # whether it was told that it has been incomplete for long
+    reported: bool = False  # whether an event says that it has been incomplete for long
 
     @property
     def key(self) -> Key:
@@ -156,7 +156,7 @@ class Requests:
         cpus = max(pod.cpus / pod.gpus for pod in pods) * gpus
         host = max(pod.memory / pod.gpus for pod in pods) * gpus
         size = max(pod.gpu_memory for pod in pods)
-        if not head.whole:  # who asks for all of the largest GPU is counted with all that can be shared of it
+        if not head.whole:  # a request for all of the largest GPU counts as all of it that can be shared
             size = min(size, self._most) if size <= max(self._layout.memory) else size
         return Request(
             gpus=gpus, estimate=min(estimate, head.limit), memory=size, compute=100.0 if head.whole else 0.0,

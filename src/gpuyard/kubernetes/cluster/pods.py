@@ -54,7 +54,7 @@ class Pod:
     cpus: float = 0.0
     memory: float = 0.0
     priority: float = 0.0
-    patient: bool = False  # nobody is evicted for it
+    patient: bool = False  # no pod is evicted for it
     preemptible: bool | None = None  # what it says of that itself
     wish: NodeConstraints = field(default=ANYWHERE)
     gang: Gang | None = None
@@ -66,7 +66,7 @@ class Pod:
     charged: float | None = None
     admitted_by: str = ""
     restarts: int = 0
-    controlled: bool = False  # whether somebody makes it anew when it is gone
+    controlled: bool = False  # whether a controller replaces it when it is gone
     nominated: str = ""  # the node that others are being evicted from for it
     ip: str = ""
     version: str = ""
@@ -118,14 +118,14 @@ def pod_of(object: Mapping[str, Any]) -> Pod:
 
 def _read_gpus(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
     whole = int(_requests(spec, names.GPU))
-    told = declared(meta, names.GPU_MEMORY)
-    if told is not None:
-        pod.gpu_memory = memory(told)
+    text = declared(meta, names.GPU_MEMORY)
+    if text is not None:
+        pod.gpu_memory = memory(text)
     elif (seed := declared(meta, names.SEED_MEMORY)) is not None:
         pod.gpu_memory = memory(seed, MIB)
     elif shared := _requests(spec, names.ALIYUN_MEMORY):
         pod.gpu_memory = shared * GIB
-    if whole:  # the device plugin gives whole GPUs away; these have to have so much memory
+    if whole:  # the device plugin gives whole GPUs; they must have this much memory
         pod.gpus, pod.whole = whole, True
     elif pod.gpu_memory:
         count = declared(meta, names.GPU_COUNT)
@@ -149,10 +149,10 @@ def _read_scheduling(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any])
         if admission not in ("requests", "usage"):
             raise UserError(f"{names.ADMISSION} is requests or usage, not {admission}")
         pod.usage = admission == "usage"
-    if (told := declared(meta, names.PREEMPTIBLE)) is not None:
-        if told not in ("true", "false"):
-            raise UserError(f"{names.PREEMPTIBLE} is true or false, not {told}")
-        pod.preemptible = told == "true"
+    if (text := declared(meta, names.PREEMPTIBLE)) is not None:
+        if text not in ("true", "false"):
+            raise UserError(f"{names.PREEMPTIBLE} is true or false, not {text}")
+        pod.preemptible = text == "true"
     if pod.gpus:
         pod.signature = declared(meta, names.WORKLOAD) or _signature(pod.namespace, pod.gpus, _programs(spec))
 

@@ -10,7 +10,7 @@ except ImportError:
     raise UserError("environments need gymnasium: pip install 'gpuyard[rl]'") from None
 
 PLACE, QUEUE = "gpuyard/Place-v0", "gpuyard/Queue-v0"
-_MAX_TICKS = 2000  # ticks after which the placing of tasks is cut short: who only ever delays would go on for ever
+_MAX_TICKS = 2000  # ticks after which an episode is truncated: an agent could delay for ever
 
 
 def register() -> None:

@@ -65,7 +65,7 @@ Stepped = tuple[Observations, npt.NDArray[np.float64], Flags, Flags, dict[str, A
 class QueueVectorEnv(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any]]):
     """So many clusters. Copy k with seed s is the single environment with seed s + k.
 
-    By default an episode that is over begins anew at the next step, whose action then counts for nothing, as in
+    By default an episode that is over begins again at the next step, whose action then has no effect, as in
     Gymnasium's own vectors; with `AutoresetMode.SAME_STEP` it does so at once, and `info` has `final_obs`.
     """
 
@@ -104,7 +104,7 @@ class QueueVectorEnv(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[
         of = self.clusters
         of.step(np.asarray(actions, dtype=np.int64), ~self._over)
         rewards, over = of.rewards.copy(), of.over.copy()
-        for k in np.flatnonzero(self._over).tolist():  # of the last step: they begin anew instead
+        for k in np.flatnonzero(self._over).tolist():  # of the last step: they begin again instead
             of.begin(k, self._dice[k])
         self._over = over
         info = self._ended(over) if over.any() else {}
@@ -115,16 +115,16 @@ class QueueVectorEnv(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[
 
     def _ended(self, over: Flags) -> dict[str, Any]:
         """Results of episodes that are over; they begin again if the mode says so."""
-        of, told = self.clusters, dict[str, Any]()
+        of, info = self.clusters, dict[str, Any]()
         last = of.seen.copy()
         for k in np.flatnonzero(over).tolist():
-            told = self._add_info(told, dict(of.metrics(k)), k)
+            info = self._add_info(info, dict(of.metrics(k)), k)
         if self.autoreset_mode != AutoresetMode.SAME_STEP:
-            return told
+            return info
         for k in np.flatnonzero(over).tolist():
             of.begin(k, self._dice[k])
         self._over = np.zeros_like(over)
-        return {"final_info": told, "_final_info": over.copy(), "final_obs": last, "_final_obs": over.copy()}
+        return {"final_info": info, "_final_info": over.copy(), "final_obs": last, "_final_obs": over.copy()}
 
 
 PlaceObservation = npt.NDArray[np.float32]

@@ -69,7 +69,7 @@ def shortest_first(processes: Sequence[Process]) -> Outcome:
 def learn_order(processes: Sequence[Process], seed: int = 0, episodes: int = EPISODES) -> Outcome:
     """The order that the table has learned; the same seed learns the same."""
     n = len(processes)
-    table = np.zeros((n + 1, n))  # the last row: nobody has run yet
+    table = np.zeros((n + 1, n))  # the last row: no process has run yet
     rng = np.random.default_rng(seed)
     epsilon = EPSILON
     for _ in range(episodes):
