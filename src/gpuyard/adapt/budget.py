@@ -84,7 +84,7 @@ class Budget:
         self._next_poll = -math.inf
         self._deadline = math.inf  # when this attempt of a job ends, in unix time
         self._granted_before: float | None = getattr(grants, "budget", None)
-        """Seconds on the wall; on other clocks a budget changes in the same proportion."""
+        """Wall-clock seconds; a budget on another clock changes in the same proportion."""
         self._reckon()
 
     @property

@@ -83,8 +83,7 @@ def make_clock(name: str) -> Clock:
 
 
 WINDOW = 32  # steps that are remembered
-HIGH = 0.9
-"""Which quantile of them the next step is expected to stay below; higher ones belong to the machine's hiccups."""
+HIGH = 0.9  # the quantile that the next step is expected to stay below; higher ones are outliers
 
 
 class StepTimes:
@@ -96,8 +95,7 @@ class StepTimes:
         self._count = 0
         self.typical = 0.0  # the median
         self.high = 0.0  # what nine in ten stay below
-        self.longest = 0.0
-        """What hardly any is longer than: as the longest, and some more as long as only few were seen."""
+        self.longest = 0.0  # hardly any step is longer: the longest, and some more while only few were seen
 
     def __bool__(self) -> bool:
         return bool(self._recent)

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from gpuyard.adapt.agent.decision_trees import Actions
 
 
-PAYBACK = 100.0
-"""Steps after which a new layer shows 63 % of what it can (one less 1/e); with half as many it shows 22 %."""
+PAYBACK = 100.0  # steps after which a new layer shows 63 % of its gain (1 - 1/e); after half of them, 22 %
 REACH = 0.2  # the part of the error left that one more layer can take away
 NEXT = 0.6  # what the next growth can take away, relative to the one before
 STEEP = 1.2  # the part of the error that a training in its first steps takes away by 2.7 times as many of them

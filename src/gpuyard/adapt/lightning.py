@@ -29,8 +29,8 @@ except ImportError as error:
 class BudgetCallback(Callback):
     """Ends a training in time, with the last validation in it; sets the learning rate; heeds SIGTERM and SIGUSR1.
 
-    With a directory, a checkpoint is written every `checkpoint_every` seconds and when a signal asks for it; after SIGTERM
-    `Interrupted` is raised then, which ends the process with code 75. The budget is part of each checkpoint.
+    With a directory, a checkpoint is written every `checkpoint_every` seconds and when a signal asks for it; after
+    SIGTERM `Interrupted` is raised then, which ends the process with code 75. The budget is part of each checkpoint.
     """
 
     def __init__(

@@ -19,8 +19,7 @@ from gpuyard.errors import UserError, suggest
 
 CONSTANT = 0.8  # up to where `constant` holds the full rate, of what follows the warm-up
 LANDING = 0.005  # the rate of steps that may be the last; all smoother ones are below already
-REWARM = 0.1
-"""A grant that comes when less of the rate is left than this part of what a longer plan has there rises to it."""
+REWARM = 0.1  # if less than this part of a longer plan's rate is left when a grant comes, the rate rises to it
 
 SHAPES: dict[str, Callable[[float], float]] = {
     "linear": lambda place: 1.0 - place,

@@ -20,8 +20,7 @@ from typing import Any
 from gpuyard.errors import UserError
 from gpuyard.kubernetes.names import ALIYUN_MEMORY, GPU, GPU_MEMORY, INDICES, SCHEDULER, SEED_MEMORY
 
-VARIABLE = "NVIDIA_VISIBLE_DEVICES"
-"""What NVIDIA's container runtime shows a container: indices of GPUs, nothing if it is empty."""
+VARIABLE = "NVIDIA_VISIBLE_DEVICES"  # GPUs that NVIDIA's container runtime shows a container: indices, or empty
 PATH = "/mutate"
 _VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 _DEFAULT = ("", "default-scheduler")  # the API server's default where no scheduler was chosen
@@ -44,8 +43,7 @@ class Rules:
     """Whose pods are changed, and how."""
 
     scheduler: str = SCHEDULER
-    set_scheduler: bool = False
-    """Whether pods that say how much GPU memory they want, and nothing of a scheduler, are made ours."""
+    set_scheduler: bool = False  # whether pods that declare GPU memory, and no scheduler, become ours
 
 
 # -- what is said to a review -----------------------------------------------------------------------------

@@ -45,8 +45,7 @@ class PodUsage:
     peak: float = 0.0
     samples: int = 0
     steady: int = 0  # samples since it last grew
-    enough: float = math.inf
-    """Seconds after which a few samples tell that it grows no more: a good part of the time that it is known to run."""
+    enough: float = math.inf  # seconds after which a few steady samples suffice: a good part of its known run time
     least: float = _NOTHING  # bytes: a pod below has not begun, so that no growth says nothing
     grew_at: float = 0.0
     seen_at: float = 0.0
@@ -103,8 +102,7 @@ class GpuUsage:
         self._stamp = self._planned_stamp = 0
         self._known: tuple[tuple[int, int], Usage] | None = None
         self._planned: Usage | None = None
-        self.crowded: list[tuple[Pod, str]] = []
-        """Pods that were given memory which others want now, and why they must go."""
+        self.crowded: list[tuple[Pod, str]] = []  # pods whose memory others want now, and the reason
 
     @property
     def on(self) -> bool:

@@ -32,12 +32,10 @@ class Settings:
     admission: str = "requests"
     prometheus: str = ""
     gpu_memory: float = 0.0  # bytes of GPUs that do not declare their memory; 0: such GPUs are not shared
-    gpu_buffer: float | None = None
-    """Bytes of each GPU that shares leave free; None: 512Mi where usage counts, else none."""
+    gpu_buffer: float | None = None  # bytes of each GPU that shares leave free; None: 512Mi if usage counts, else 0
     memory_margin: float = 0.05
     default_duration: float = 3600.0
-    durations: tuple[tuple[str, float], ...] = ()
-    """How long pods run whose name, or workload, is like a pattern; the first that fits counts."""
+    durations: tuple[tuple[str, float], ...] = ()  # run times by pattern of name or workload; the first match counts
     half_life: float = 86400.0
     shares: tuple[tuple[str, float], ...] = ()
     quotas: tuple[tuple[str, Quota], ...] = ()

@@ -24,8 +24,7 @@ OBJECTIVES = {
     "energy": "energy, which GPUs need also while they are idle",
 }  # what a policy may be trained for: less is better
 NEVER = 1e9  # seconds that a job counts as waiting for which a policy has no number
-TRIFLE = 10.0
-"""Seconds by which waits are made longer before they are compared: nobody minds a wait of a second instead of none."""
+TRIFLE = 10.0  # seconds that are added to waits before they are compared: a wait of a second is as good as none
 
 
 PATIENCE = 600.0  # the same for the longest waits of a window: shorter ones do not matter

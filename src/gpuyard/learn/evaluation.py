@@ -17,8 +17,7 @@ from gpuyard.policies.trained_policy import Learned
 from gpuyard.sim.trace import Floats, Trace
 
 LEARNED, TUNED = "learned", "tuned linear"
-PREEMPTIVE = ("rr", "las")
-"""Heuristics that stop running jobs: shown, but another game, which who stops nobody cannot win."""
+PREEMPTIVE = ("rr", "las")  # heuristics that stop running jobs: shown, but not comparable
 DRAWS = 2000
 CONFIDENCE = 0.95
 

@@ -33,10 +33,8 @@ from gpuyard.learn.envs.environments import QueueVectorEnv
 from gpuyard.learn.envs.fleet import CLUSTER_FEATURES, JOB_FEATURES
 
 JOB, CLUSTER = len(JOB_FEATURES), len(CLUSTER_FEATURES)
-RULES = {"none": "", "fcfs": "wait", "sjf": "estimate", "saf": "area"}
-"""What a policy may start from, and the feature by which that rule goes."""
-_SHARP, _SELDOM = 60.0, 4.0
-"""How decided a rule is (a job of half the length is chosen about ten times as often), and how seldom it is left."""
+RULES = {"none": "", "fcfs": "wait", "sjf": "estimate", "saf": "area"}  # initial rules, and the feature of each
+_SHARP, _SELDOM = 60.0, 4.0  # sharpness of a rule (half the length: ten times as often), and how seldom it is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +148,7 @@ class Scale:
 
 # -- training ---------------------------------------------------------------------------------------
 
-Report = Callable[[int, float], None]
-"""Called after each update with its number and the mean objective of the episodes that ended meanwhile."""
+Report = Callable[[int, float], None]  # called after each update with its number and the mean objective
 
 
 def train(settings: Settings, report: Report | None = None) -> Agent:

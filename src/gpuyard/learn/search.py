@@ -28,8 +28,7 @@ from gpuyard.sim.replay import replay
 from gpuyard.sim.trace import Floats
 
 MEAN_COUNTS = 0.3  # what the ratio of the means counts beside the mean logarithm of the ratios
-LONGEST = 1.3
-"""How much longer the waits that one job in a hundred exceeds may be at no cost; beyond that all of it counts."""
+LONGEST = 1.3  # how much longer the 99th percentile of waits may be at no cost; beyond, all of it counts
 
 
 class Fitness(NamedTuple):

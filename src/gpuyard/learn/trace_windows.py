@@ -40,8 +40,7 @@ def predicted_run_times(trace: Trace) -> Floats:
     return np.maximum(np.minimum(guesses, asked), 1.0)
 
 
-TRAINED, VALIDATED = 0.5, 0.6
-"""Where, among the jobs by arrival, the part to train on ends, and the part to choose by; the rest is held out."""
+TRAINED, VALIDATED = 0.5, 0.6  # ends of the training and validation parts, by arrival; the rest is held out
 LEAST = 50  # jobs without which nothing can be learned, nor judged
 BUSY = 1.0  # the load that a cluster is made for, where its size is unknown
 

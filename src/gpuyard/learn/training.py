@@ -22,8 +22,7 @@ from gpuyard.policies.network import BASES, JOB_FEATURES, SIZES, Network, untrai
 from gpuyard.policies.trained_policy import Learned
 from gpuyard.sim.trace import Floats
 
-LOG_KEYS = ("sjf", "saf")
-"""Heuristics whose keys are logarithms: what is added to those counts as much for a short job as for a long one."""
+LOG_KEYS = ("sjf", "saf")  # heuristics with logarithmic keys: additions count alike for short and long jobs
 SAMPLED = 6  # windows from which queues are sampled
 
 
@@ -38,8 +37,7 @@ class Recipe:
     warm: int = 64  # jobs before them
     altered: float = 0.5  # which part of the windows is altered
     sigma: float = 0.8  # how far apart the first candidates are
-    linear: float = 0.5
-    """Which part of the generations only the linear part is searched in, before hidden units join it."""
+    linear: float = 0.5  # the part of the generations that searches only linear weights, before hidden units join
     base: str = "auto"
     longest: float = LONGEST  # how much longer the longest waits may be at no cost
     starvation: float = 20.0

@@ -22,8 +22,7 @@ from gpuyard.adapt.deciders import Random, Reinforce, make_decider
 from gpuyard.adapt.decisions import Decider, Situation
 from gpuyard.errors import UserError
 
-BASELINES = ("never", "early", "middle", "late", "periodic", "random", "cost-rule")
-"""Deciders that are shown beside the one that is evaluated."""
+BASELINES = ("never", "early", "middle", "late", "periodic", "random", "cost-rule")  # shown for comparison
 Make = Callable[[], Decider]
 Interval = tuple[float, float]
 UNSURE = (math.nan, math.nan)

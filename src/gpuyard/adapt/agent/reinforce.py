@@ -145,10 +145,8 @@ class Recipe:
     temperature: float = 1.0  # of the softmax at the beginning; it falls to 1
     entropy: float = 0.3  # bonus at the beginning, relative to a reward of 1; it falls to what noise makes of rewards
     ridge: float = 1e-3
-    bagging: float = 0.0
-    """How differently environments count for the members: 0 is alike, 1 as drawn from an exponential distribution."""
-    shake: float = 0.1
-    """By how much features are shaken at each update: environments that were not recorded are a little different."""
+    bagging: float = 0.0  # variation of the environments' weights among members: 0 none, 1 exponential
+    shake: float = 0.1  # noise of features at each update: environments that were not recorded differ a little
     episodes: int = 0  # drawn for each update, environment and seed; 0: the expectation over all of them
     seed: int = 0
 

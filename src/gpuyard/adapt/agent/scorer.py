@@ -25,13 +25,13 @@ PAIRED = (
     "fraction_left", "steps_after", "lives_after", "cost", "final", "overfitting", "grown", "grown_here", "position",
     "decisions_left",
 )  # fmt: skip
-"""Those whose products with each other count as well: what one is worth depends on the others."""
+"""Features whose products count as well: the effect of one depends on the others."""
 _FIRST, _SECOND = np.triu_indices(len(PAIRED))
 _PAIRS = np.array([FEATURES.index(name) for name in PAIRED])
 WIDTH = len(FEATURES) + len(_FIRST)
 FIRM = ("nothing", "steps_unknown", "cost_unknown", "accuracy_unknown", "slope_unknown", "grown", "grown_here",
         "decision", "decisions_left")  # fmt: skip
-"""Those that are counted, or are so or not: no measurement that could have been a little different."""
+"""Counts and flags, which have no measurement noise."""
 _LOOSE = np.array([float(name not in FIRM) for name in FEATURES])
 REACH = 3.0  # features are kept within plus and minus this
 
@@ -182,8 +182,7 @@ def softmax(scores: Floats, temperature: float = 1.0) -> Floats:
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
-RIDGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
-"""Of which the one is taken that tells environments best that it was not fitted to."""
+RIDGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)  # the best on environments left out
 USUAL_RIDGE = 3e-3
 FEW = 4  # with fewer environments than that, the usual one is taken
 NEAR = 0.3  # how far apart situations may be to be alike, in units of features

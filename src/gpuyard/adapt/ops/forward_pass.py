@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -215,30 +215,29 @@ def parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _shapes(value: Any) -> Any:
-    """The same with shapes for tensors, so that no activations are held."""
+def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """A copy of nested dicts, lists and tuples, with a function applied to each tensor."""
     if isinstance(value, Tensor):
-        return value.shape
+        return function(value)
     if isinstance(value, dict):
-        return {key: _shapes(part) for key, part in value.items()}
+        return {key: map_tensors(part, function) for key, part in value.items()}
     if type(value) in (tuple, list):
-        return type(value)(_shapes(part) for part in value)
+        return type(value)(map_tensors(part, function) for part in value)
     return value
+
+
+def _shapes(value: Any) -> Any:
+    """Shapes instead of tensors, so that no activations are held."""
+    return map_tensors(value, lambda tensor: tensor.shape)
 
 
 def _copied(value: Any) -> Any:
     """Copies of inputs, so that in-place operations do not reach the user's tensors."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: _copied(part) for key, part in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(_copied(part) for part in value)
-    return value
+    return map_tensors(value, lambda tensor: tensor.detach().clone())
 
 
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
-"""How far outputs may move, relative to the largest of them where that is above 1."""
+"""Allowed change of outputs, relative to the largest of them where that is above 1."""
 _BROKEN = (RuntimeError, ValueError, TypeError, IndexError)
 Seen = dict[str, tuple[Inputs, list[Tensor]]]  # by mode, what a network was given and what it made of that
 

@@ -212,8 +212,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "Hardsigmoid": (),
     "LogSigmoid": (),
 }
-IDEMPOTENT = frozenset(("ReLU", "ReLU6", "Hardtanh"))
-"""Applied twice, they do what they do once; and they never turn an order around, so they may go before a maximum."""
+IDEMPOTENT = frozenset(("ReLU", "ReLU6", "Hardtanh"))  # idempotent, and monotonic: they may also go before a maximum
 FUNCTIONS: dict[Any, str] = {
     F.relu: "ReLU",
     F.relu_: "ReLU",

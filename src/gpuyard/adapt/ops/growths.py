@@ -43,10 +43,8 @@ class Growth:
     site: Site
     parameters_before: int
     parameters_after: int
-    difference: dict[str, float] = field(default_factory=dict)
-    """The largest difference of outputs on the example, by mode (eval, train)."""
-    kept: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Of each widened parameter: what it was before, and right after."""
+    difference: dict[str, float] = field(default_factory=dict)  # the largest difference of outputs, by mode
+    kept: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # widened parameters, before and after
 
     @property
     def op(self) -> str:

@@ -323,8 +323,7 @@ class Evaluator:
     def __init__(self, validation: Validation, budget: Budget) -> None:
         self._validation, self._budget = validation, budget
         self.points: list[tuple[float, float]] = []  # time and accuracy of each evaluation
-        self.samples, self.loss, self.step = 0, math.nan, -1
-        """Of the last one: how many samples, which loss, after which step."""
+        self.samples, self.loss, self.step = 0, math.nan, -1  # samples, loss and step of the last one
         self._most = 0
 
     @property

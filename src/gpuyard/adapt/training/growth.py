@@ -17,6 +17,7 @@ from torch.optim import Adam, Optimizer
 from gpuyard.adapt import ops
 from gpuyard.adapt.budget import Budget
 from gpuyard.adapt.decisions import UNKNOWN, Option
+from gpuyard.adapt.ops.forward_pass import parameters
 from gpuyard.adapt.training.snapshots import load_random_state, random_state
 
 TRIED = 2  # steps that a grown copy is timed by, after one that is not counted
@@ -28,10 +29,6 @@ OptimizerOf = Callable[[Any], Optimizer]
 def adam(parameters: Any) -> Optimizer:
     """The default optimizer."""
     return Adam(parameters, lr=1e-3)
-
-
-def parameters(model: nn.Module) -> int:
-    return sum(one.numel() for one in model.parameters())
 
 
 def grow(model: nn.Module, option: Option, example: Any, optimizer: Optimizer) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpuyard.adapt import ops
+from gpuyard.adapt.ops.forward_pass import map_tensors
 from gpuyard.adapt.ops.restoration import FADING, WEIGHT
 from gpuyard.client.retry import to_stderr
 from gpuyard.errors import UserError
@@ -29,13 +30,7 @@ from gpuyard.policies.model_files import replacing
 
 def cpu_copy(value: Any) -> Any:
     """A copy on the CPU; tensors and plain values only."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: cpu_copy(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(cpu_copy(one) for one in value)
-    return value
+    return map_tensors(value, lambda tensor: tensor.detach().to("cpu", copy=True))
 
 
 def random_state() -> dict[str, Any]:

@@ -17,9 +17,10 @@ from torch.optim import Optimizer
 from gpuyard.adapt import ops
 from gpuyard.adapt.budget import Budget
 from gpuyard.adapt.decisions import UNKNOWN, Decision, DecisionSchedule, Option, Situation
+from gpuyard.adapt.ops.forward_pass import parameters
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.training.data_batches import Batches, Evaluator
-from gpuyard.adapt.training.growth import OptimizerOf, Prices, gain_per_second, headroom, noise, parameters, slope
+from gpuyard.adapt.training.growth import OptimizerOf, Prices, gain_per_second, headroom, noise, slope
 from gpuyard.adapt.training.snapshots import (
     BaseNetwork,
     Stateful,

@@ -70,8 +70,7 @@ class Pod:
     nominated: str = ""  # the node that others are being evicted from for it
     ip: str = ""
     version: str = ""
-    trouble: str = ""
-    """What it says that makes no sense, or that is not done here: it is not started until that is mended."""
+    trouble: str = ""  # a wrong or unsupported request: the pod does not start until it is corrected
 
     @property
     def key(self) -> str:

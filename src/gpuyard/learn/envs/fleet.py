@@ -68,8 +68,7 @@ class Fleet(NamedTuple):
     expected_late: Floats
     expected_span: Ints
     queue: Ints  # rows that wait, by submission
-    numbers: Floats
-    """Time; the reserved job's shadow time; what it has cost since the last decision; what a second costs now."""
+    numbers: Floats  # time; the reserved job's shadow time; cost since the last decision; cost of a second now
     marks: Ints  # the reserved row, -1 if there is none; how many wait; whether all have started
 
 

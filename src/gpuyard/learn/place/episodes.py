@@ -9,14 +9,12 @@ import numpy as np
 from gpuyard.core.loops.pool import Floats, Ints
 
 CAPACITY = 100  # percent of a GPU, and of its memory
-MISFIT, DELAY, PER_TICK = -2.0, -0.05, -0.1
-"""Rewards: for a choice that does not fit, for none, and, at the end, for every tick that it took."""
+MISFIT, DELAY, PER_TICK = -2.0, -0.05, -0.1  # rewards: no fit, no choice, and for each tick at the end
 
 
 class Episode(NamedTuple):
     tasks: Ints  # utilization, memory, duration and priority of each task, in order
-    held: Ints
-    """GPU, utilization or memory, tick: what running tasks hold at the next placement, a tick later, and so on."""
+    held: Ints  # GPU, utilization or memory, tick: use by running tasks at the next placement and the ticks after it
     gpu: Ints  # where each task was put, -1 before
     start: Ints  # the tick at which it was; waits count from 0
     counts: Ints  # ticks so far; the row at the head; percent of GPUs used, added up over ticks; tasks that have ended

@@ -23,7 +23,7 @@ from gpuyard.sim.trace import Floats, Ints
 from gpuyard.sim.workload import Range, TaskMix, TaskType, load_mix
 
 UTILIZATION, MEMORY, DURATION, PRIORITY = range(4)
-"""The columns of an array of tasks: percent of a GPU, percent of its memory, ticks, and higher goes first."""
+"""Columns of tasks: percent of a GPU, percent of its memory, ticks, priority."""
 
 _COLUMNS = ("compute", "memory", "duration", "priority")
 _UNSAID = {"compute": Range(100.0, 100.0), "memory": Range(0.0, 0.0), "priority": Range(0.0, 0.0)}
