@@ -50,8 +50,6 @@ class Grants(Protocol):
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the grant."""
-
     before: float
     after: float
     why: str
@@ -102,7 +100,6 @@ class Budget:
 
     @property
     def fraction(self) -> float:
-        """The part that is used, from 0 to 1."""
         return min(1.0, self.used / self._total)
 
     @property
@@ -137,7 +134,6 @@ class Budget:
         return self._at(self._began) + (self.times.longest + self.times.high) * self._cost > self._end
 
     def start(self) -> None:
-        """Start the clock, unless it runs."""
         if self._since != self._since:
             self._since = self.clock.now()
 
@@ -225,7 +221,6 @@ class Budget:
                 listener(change)
 
     def stop(self, why: str) -> None:
-        """Begin no further step."""
         self.stopped = why
 
     def poll(self) -> None:

@@ -22,8 +22,6 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """Elapsed seconds."""
-
     exact = False  # whether the price of a step is known before it is made
     jitter = 0.015  # seconds that others on the machine may take away at any moment
 

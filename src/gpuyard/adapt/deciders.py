@@ -33,8 +33,6 @@ LEAST_HEADROOM = 0.05  # share of GPU memory that must be free
 
 @dataclass(frozen=True)
 class Weighed:
-    """Expected gain and cost of an option, in accuracy."""
-
     option: Option
     cost: float
     steps: float  # that are left after paying for it

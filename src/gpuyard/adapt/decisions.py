@@ -16,8 +16,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One operation that is possible now."""
-
     action: int  # its number among the options; doing nothing has the number after the last
     site: str
     op: str = "deepen"

@@ -46,7 +46,6 @@ class BudgetLR(LRScheduler):
         super().__init__(optimizer)
 
     def get_lr(self) -> list[Any]:
-        """The rates as they are to be."""
         return [rate * self._scale for rate in self.base_lrs]
 
     def step(self, epoch: int | None = None) -> None:
@@ -67,7 +66,6 @@ class BudgetLR(LRScheduler):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where that was."""
         self.plan.load_state(state_dict["plan"])
         self.budget.load_state(state_dict["budget"])
         self._scale, self.last_epoch = state_dict["scale"], state_dict["steps"]

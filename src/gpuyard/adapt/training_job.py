@@ -55,8 +55,6 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Environments:
-    """Environments to record: every combination of these values."""
-
     budget: tuple[float, ...] = ()  # empty: the job's own
     up: tuple[float, ...] = ()  # parts of the budget after which there is more to be had; empty: as the job says
     decisions: int = 3  # how many decisions follow, evenly spread over what is left

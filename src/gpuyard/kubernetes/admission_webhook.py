@@ -40,8 +40,6 @@ class BadReview(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Whose pods are changed, and how."""
-
     scheduler: str = SCHEDULER
     set_scheduler: bool = False  # whether pods that declare GPU memory, and no scheduler, become ours
 

@@ -192,7 +192,6 @@ class Api:
     # -- many objects -------------------------------------------------------------------------------
 
     def list(self, path: str, **params: Any) -> Listed:
-        """All objects of a kind, page by page."""
         items, going_on = list[Object](), ""
         while True:
             more = {"continue": going_on} if going_on else {}
@@ -204,7 +203,6 @@ class Api:
                 return Listed(items, str(meta.get("resourceVersion", "")))
 
     def watch(self, path: str, version: str, *, seconds: int = 300, **params: Any) -> Watch:
-        """Changes of objects of a kind from a version on."""
         asked = {**params, "watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true",
                  "timeoutSeconds": seconds}  # fmt: skip
         link = self._link(self._timeout)
@@ -302,22 +300,16 @@ _FIRST, _LONGEST = 0.1, 5.0  # seconds until it is tried again
 
 
 class Relisted(NamedTuple):
-    """All objects of a kind, as listed."""
-
     kind: str
     objects: list[Any]
 
 
 class Changed(NamedTuple):
-    """A new or changed object."""
-
     kind: str
     object: Any
 
 
 class Gone(NamedTuple):
-    """A deleted object."""
-
     kind: str
     object: Any
 
@@ -331,11 +323,11 @@ class Reflector(threading.Thread):
         kind: str,
         path: str,
         read: Callable[[Object], Any],
-        tell: Callable[[Relisted | Changed | Gone], None],
+        send: Callable[[Relisted | Changed | Gone], None],
         resync: float,
     ) -> None:
         super().__init__(name=f"watch {kind}", daemon=True)
-        self._api, self._kind, self._path, self._read, self._tell = api, kind, path, read, tell
+        self._api, self._kind, self._path, self._read, self._send = api, kind, path, read, send
         self._resync = resync
         self._stopped = threading.Event()
         self._watch: Watch | None = None
@@ -369,7 +361,7 @@ class Reflector(threading.Thread):
 
     def _list(self) -> None:
         found = self._api.list(self._path)
-        self._tell(Relisted(self._kind, [self._read(one) for one in found.items]))
+        self._send(Relisted(self._kind, [self._read(one) for one in found.items]))
         self._version, self._listed_at = found.version, time.monotonic()
         self._recovered()
 
@@ -380,9 +372,9 @@ class Reflector(threading.Thread):
         for kind, object in self._watch:
             self._version = object["metadata"]["resourceVersion"]
             if kind == "DELETED":
-                self._tell(Gone(self._kind, self._read(object)))
+                self._send(Gone(self._kind, self._read(object)))
             elif kind != "BOOKMARK":
-                self._tell(Changed(self._kind, self._read(object)))
+                self._send(Changed(self._kind, self._read(object)))
 
     def _recovered(self) -> None:
         if self.trouble:

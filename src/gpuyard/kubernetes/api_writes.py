@@ -29,15 +29,11 @@ _PAUSE = 0.25  # seconds before what the server could not do is tried again, twi
 
 
 class Bound(NamedTuple):
-    """The server accepted a binding."""
-
     uid: str
     seconds: float
 
 
 class Unbound(NamedTuple):
-    """The server refused a binding."""
-
     uid: str
     conflict: bool  # whether the pod was bound by another scheduler, or is gone
     why: str
@@ -157,7 +153,6 @@ class ApiWriter:
             self._post_event(event)
 
     def _eviction_version(self) -> str:
-        """The API version of evictions on this server."""
         if not self._eviction:
             found = self._api.get("/apis/policy").get("versions") or []
             known = [one.get("groupVersion") for one in found]
@@ -181,7 +176,6 @@ class ApiWriter:
         self._put(LATER, lambda: self._again(core("events", meta["namespace"], meta["name"]), event, body))
 
     def later(self, call: Callable[[], None]) -> None:
-        """Make a call with the lowest priority."""
         self._put(LATER, call)
 
     def condition(self, pod: Pod, message: str) -> None:
@@ -234,7 +228,6 @@ class ApiWriter:
 
 
 def pod_reference(pod: Pod) -> dict[str, str]:
-    """A pod as events refer to it."""
     return {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
 
 
@@ -321,7 +314,6 @@ class Evictions:
             self._update_core(uid, now)
 
     def _update_core(self, uid: str, now: float) -> None:
-        """Update the core's request: whether the pod may be evicted."""
         world = self._world
         request = world.request_of(uid)
         if request is not None:

@@ -26,14 +26,11 @@ from gpuyard.units import format_size
 
 
 class Verdict(NamedTuple):
-    """What keeps a pod from each node."""
-
     by_node: dict[str, str]  # the reason of each node; empty: it has room
     nearest: str  # where there is most of what it lacks
 
     @property
     def roomy(self) -> list[str]:
-        """Nodes that have room for the pod now."""
         return [name for name, reason in self.by_node.items() if not reason]
 
     def message(self, reserved: str = "") -> str:

@@ -21,8 +21,6 @@ _HOSTS = ("Hostname", "hostname", "node", "kubernetes_node", "exported_node", "n
 
 
 class Series(NamedTuple):
-    """New samples of one metric of one GPU."""
-
     metric: str
     rank: int  # of several names for the same, the lowest counts
     gpu: int
@@ -40,8 +38,6 @@ class Outage(NamedTuple):
 
 
 class Sampler(threading.Thread):
-    """Queries Prometheus periodically."""
-
     def __init__(self, url: str, tell: Callable[[Samples | Outage], None], period: float) -> None:
         super().__init__(name="prometheus", daemon=True)
         self._url, self._tell, self._period = url, tell, period

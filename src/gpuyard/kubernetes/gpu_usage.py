@@ -40,8 +40,6 @@ _DISTRUST = 3600.0  # seconds for which a kind of pod counts with what it asks f
 
 @dataclass(slots=True)
 class PodUsage:
-    """Observed use of each of a pod's GPUs."""
-
     peak: float = 0.0
     samples: int = 0
     steady: int = 0  # samples since it last grew
@@ -52,7 +50,6 @@ class PodUsage:
 
     @property
     def settled(self) -> bool:
-        """Whether it has stopped growing."""
         long = self.steady >= _FEW_STEADY and self.seen_at - self.grew_at >= self.enough
         return self.peak > self.least and (self.steady >= USUAL.samples or long)
 
@@ -110,7 +107,6 @@ class GpuUsage:
         return self._settings.admission == "usage"
 
     def start(self, tell: Callable[[Samples | Outage], None]) -> None:
-        """Start to sample, if there is a Prometheus."""
         if self._settings.prometheus:
             self._sampler = Sampler(self._settings.prometheus, tell, self._period)
             self._sampler.start()
@@ -273,7 +269,6 @@ class GpuUsage:
     # -- what is expected ---------------------------------------------------------------------------
 
     def estimate(self, pod: Pod) -> float:
-        """Seconds that a pod is expected to run."""
         return self._known_seconds(pod) or self._settings.default_duration
 
     def _known_seconds(self, pod: Pod) -> float | None:
@@ -346,7 +341,6 @@ class GpuUsage:
         return found
 
     def _statistics(self) -> Iterator[tuple[int, Statistics]]:
-        """Statistics of the windows of GPUs with pods."""
         layout = self.world.layout
         for (node, index), card in self.cards.items():
             gpus = layout.gpus(node, [index])
@@ -359,7 +353,6 @@ class GpuUsage:
     # -- plans --------------------------------------------------------------------------------------
 
     def charge(self, now: float) -> None:
-        """Charge each pod with its expected need."""
         state = self.world.state
         if state is None or (not self.on and not state.charges):
             return

@@ -110,7 +110,6 @@ def _from_files(paths: list[Path], context: str | None) -> Connection:
 
 
 def _rows(found: Mapping[str, Any], kind: str, path: Path) -> list[dict[str, Any]]:
-    """The clusters, users or contexts of a file, checked."""
     rows, one = found.get(kind) or [], kind[:-1]
     for row in rows if isinstance(rows, list) else [None]:
         content = row.get(one) if isinstance(row, dict) else None
@@ -146,7 +145,6 @@ def _connection(cluster: dict[str, Any], user: dict[str, Any], namespace: str) -
 
 
 def _tls(server: Mapping[str, Any], account: Mapping[str, Any], at: Path, user_at: Path) -> ssl.SSLContext:
-    """The trusted authorities, and our client certificate."""
     if data := server.get("certificate-authority-data"):
         context = ssl.create_default_context(cadata=_decoded(data).decode())
     elif name := server.get("certificate-authority"):

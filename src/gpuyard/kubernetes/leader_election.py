@@ -33,8 +33,6 @@ _GROUP = "coordination.k8s.io/v1"
 
 
 class Election(threading.Thread):
-    """Acquires a lease and renews it."""
-
     def __init__(
         self,
         api: Api,

@@ -39,9 +39,9 @@ from gpuyard.policies.resolver import make_planner
 log = logging.getLogger("gpuyard.kubernetes")
 MOST = 64  # pods that are started in one plan
 _IN_FLIGHT = 256  # bindings that are on their way; with more the server is the bottleneck, and plans can wait
-_BITE = 2000  # messages that are taken in before it is planned
-_REST = 2.0  # times as long as the last plan took, it is waited until the next: half of the time is for others
-_WRITTEN = 10.0  # seconds between two times that what was learned is written down
+_MOST_MESSAGES = 2000  # messages that are taken in before it is planned
+_REST_RATIO = 2.0  # times as long as the last plan took, it is waited until the next: half of the time is for others
+_SAVE_EVERY = 10.0  # seconds between two times that what was learned is written down
 _FALLBACK = "fcfs@skip@pack"
 _KINDS = ("pods", "nodes", "namespaces")
 
@@ -78,7 +78,7 @@ class Scheduler:
         self._namespaces: dict[str, Object] = {}
         self._planned = -1
         self._led = False
-        self._wake_at = self._quiet_until = self._written_at = 0.0
+        self._wake_at = self._quiet_until = self._saved_at = 0.0
         self._stopped = threading.Event()
         self._asked: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] = queue.SimpleQueue()
         self.reflectors = [
@@ -90,12 +90,10 @@ class Scheduler:
 
     @property
     def leads(self) -> bool:
-        """Whether this replica decides."""
         return self.election is None or self.election.holds
 
     @property
     def ready(self) -> bool:
-        """Whether all kinds have been listed."""
         return len(self._synced) == len(_KINDS)
 
     def start(self) -> None:
@@ -169,19 +167,19 @@ class Scheduler:
         for assignment in self.world.start_plain() if self.world.plain else ():
             self._bind(assignment, now)
         self.messages.post_reasons(now)
-        self._write_down(now)
+        self._save_history(now)
 
-    def _write_down(self, now: float) -> None:
+    def _save_history(self, now: float) -> None:
         """Save the workload history for other replicas and later runs."""
         learned = self.observed.learned
-        if learned.changed and now >= self._written_at + _WRITTEN and not self.settings.silent:
-            learned.changed, self._written_at = False, now
+        if learned.changed and now >= self._saved_at + _SAVE_EVERY and not self.settings.silent:
+            learned.changed, self._saved_at = False, now
             data, namespace = learned.to_data(), self.settings.namespace
             self.writer.later(lambda: write(self.api, namespace, data))
 
     def _messages(self, first: Any) -> list[Any]:
         found = [first]
-        while len(found) < _BITE:
+        while len(found) < _MOST_MESSAGES:
             try:
                 found.append(self.inbox.get_nowait())
             except queue.Empty:
@@ -210,13 +208,12 @@ class Scheduler:
     # -- what was said ------------------------------------------------------------------------------
 
     def take_in(self, message: Any, now: float) -> None:
-        """Process one message."""
         if isinstance(message, Changed):
             self._changed(message.kind, message.object, now)
         elif isinstance(message, Gone):
             self._gone(message.kind, message.object, now)
         elif isinstance(message, Relisted):
-            self._all(message, now)
+            self._relisted(message, now)
         elif isinstance(message, Bound):
             self.counts["bound"] += 1
             self.messages.forget(message.uid)
@@ -262,7 +259,7 @@ class Scheduler:
             self._namespaces.pop(object["metadata"]["name"], None)
             self._set_rules(now)
 
-    def _all(self, message: Relisted, now: float) -> None:
+    def _relisted(self, message: Relisted, now: float) -> None:
         """All objects of a kind: others are gone."""
         if message.kind == "pods":
             there = {pod.uid for pod in message.objects}
@@ -322,7 +319,7 @@ class Scheduler:
             self.world.record(Unpromised(now, state.ids[row]))
         for row in due:
             self._start(Start(state.ids[row], state.promises[row]), now)
-        plan = self._made(now)
+        plan = self._valid_plan(now)
         self.plan_seconds = time.perf_counter() - began
         self.counts["plans"] += 1
         self._wake_at = max(plan.wake_at, now + 0.01)
@@ -331,9 +328,9 @@ class Scheduler:
         for start in starts:
             self._start(start, now)
         self._planned = -1 if len(plan.starts) >= MOST else state.version
-        self._quiet_until = time.time() + (0.0 if plan.starts else _REST * self.plan_seconds)
+        self._quiet_until = time.time() + (0.0 if plan.starts else _REST_RATIO * self.plan_seconds)
 
-    def _made(self, now: float) -> Plan:
+    def _valid_plan(self, now: float) -> Plan:
         """A valid plan; a policy that fails is replaced, since scheduling must continue."""
         engine = self.world.engine
         assert engine is not None
@@ -346,7 +343,7 @@ class Scheduler:
             log.exception("policy %s failed; going on with %s", self.world.planner.text, _FALLBACK)
             self.messages.cluster("PolicyFailed", f"policy {self.world.planner.text} failed: {error}", now)
             self.world.planner = engine.planner = make_planner(_FALLBACK)
-            return self._made(now)
+            return self._valid_plan(now)
         return plan
 
     def _start(self, start: Start, now: float) -> None:
@@ -365,7 +362,6 @@ class Scheduler:
 
 
 def _rules_of(namespace: Object) -> tuple[float | None, Quota | None]:
-    """Share and quota that a namespace declares."""
     meta = namespace["metadata"]
     share, quota = declared(meta, names.SHARE), declared(meta, names.QUOTA)
     if share is not None and not 0 < amount(share) < math.inf:

@@ -136,6 +136,5 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def settings_of(file: Path | None, **options: Any) -> Settings:
-    """Settings by options, then by a file."""
     known = read_file(file) if file is not None else {}
     return replace(Settings(), **known | {name: value for name, value in options.items() if value is not None})

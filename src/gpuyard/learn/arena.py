@@ -31,15 +31,11 @@ PATIENCE = 600.0  # the same for the longest waits of a window: shorter ones do 
 
 
 class Outcome(NamedTuple):
-    """Results of the jobs that count."""
-
     cost: float  # by the objective; less is better
     p99: float  # the wait that one in a hundred exceeds
 
 
 class Stats(NamedTuple):
-    """Results in detail."""
-
     cost: float
     wait_mean: float
     wait_median: float
@@ -97,7 +93,6 @@ class Arena:
         return np.where(np.isnan(waits), NEVER, np.maximum(waits, 0.0))
 
     def cost(self, waits: Floats) -> float:
-        """The objective of the waits of all jobs that count."""
         run = self._run
         if self._objective == "slowdown":
             return float(np.maximum((waits + run) / np.maximum(run, SHORT), 1.0).mean())

@@ -24,8 +24,6 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Results of every policy in every window of one trace."""
-
     problem: Problem
     objective: str
     windows: list[Window]
@@ -55,7 +53,6 @@ class Evaluation:
         return _bootstrapped(logs, np.array(self.blocks), seed)
 
     def mean_ratio(self, name: str, other: str) -> float:
-        """The mean cost of one relative to another's."""
         return float(self.costs(name).sum() / self.costs(other).sum())
 
     def p99_ratio(self, name: str, other: str) -> float:

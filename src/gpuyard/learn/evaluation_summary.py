@@ -28,8 +28,6 @@ CSV_HEADS = (
 
 
 class Losses(NamedTuple):
-    """Where a trained policy loses to the best heuristic."""
-
     windows: int
     lost: int  # windows that cost more
     clearly: int  # those that cost more by over 2 %
@@ -59,7 +57,6 @@ def losses(found: Evaluation) -> Losses:
 
 
 def estimate_text(kind: str) -> str:
-    """The kind of run-time estimates, in words."""
     if kind.startswith("noisy"):
         return f"true run times with noise ({kind})"
     return KNOWN.get(kind, kind)
@@ -193,7 +190,6 @@ def _evaluation_facts(found: Evaluation, verdict: dict[str, Any]) -> dict[str, A
 
 
 def windows_csv(evaluations: Sequence[Evaluation]) -> str:
-    """Results of every policy in every window, a line each."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_HEADS)

@@ -153,7 +153,6 @@ def typical_job(learned: Learned) -> dict[str, float]:
 
 
 def _scores(network: Network, typical: Mapping[str, float], **changed: Floats) -> Floats:
-    """Scores of typical jobs with some columns changed."""
     n = len(next(iter(changed.values())))
     columns = {name: np.full(n, value) for name, value in typical.items()} | changed
     if "wait" in changed:  # a job that has waited longer came sooner
@@ -177,7 +176,6 @@ def _preference(
 
 
 def _grid(name: str, capacity: float) -> Floats:
-    """Values at which a quantity is shown."""
     if name == "estimate":
         return np.geomspace(10.0, 10.0 * DAY, POINTS)
     if name == "gpus":

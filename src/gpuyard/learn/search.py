@@ -48,7 +48,6 @@ class Baseline:
 
     @property
     def best(self) -> str:
-        """The heuristic that is best over all windows."""
         return min(self.costs, key=lambda name: float(np.log(self.costs[name]).mean()))
 
     @property
@@ -120,7 +119,6 @@ class Trials:
             self._pool.join()
 
     def outcomes(self, candidates: Sequence[Floats]) -> list[list[Outcome]]:
-        """Outcomes of each candidate in each window."""
         return self._all(_outcome, candidates)
 
     def stats(self, candidates: Sequence[Floats]) -> list[list[Stats]]:

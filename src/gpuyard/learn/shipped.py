@@ -20,8 +20,6 @@ JOBS = 24_000
 
 
 class Shape(NamedTuple):
-    """A kind of shared machine."""
-
     nodes: tuple[int, ...]
     users: int
     load: float  # how busy it is; windows that are trained on are altered to be more and less so
@@ -35,7 +33,6 @@ SHAPES = {
 
 
 def workload(shape: Shape, load: float, seed: int, n: int = JOBS) -> Trace:
-    """Jobs that such a machine may see."""
     rng = np.random.default_rng(seed)
     gpus = rng.choice(2 ** np.arange(len(shape.widths)), n, p=np.array(shape.widths) / sum(shape.widths))
     user = rng.zipf(1.6, n) % shape.users

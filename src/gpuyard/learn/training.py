@@ -225,7 +225,6 @@ def _checked(
 
 
 def _ranges(samples: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """The usual range of each feature."""
     seen = np.concatenate([np.stack(features(*queue)) for queue in samples], axis=1)
     return np.quantile(seen, 0.001, axis=1), np.quantile(seen, 0.999, axis=1)
 
@@ -267,7 +266,6 @@ def _described(problem: Problem) -> dict[str, Any]:
 
 
 def _fingerprint(problems: Sequence[Problem], recipe: Recipe) -> str:
-    """Hash of all that a training depends on."""
     facts = [asdict(recipe), *({**_described(p), "discipline": p.discipline} for p in problems)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

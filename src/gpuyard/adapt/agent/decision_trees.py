@@ -54,12 +54,10 @@ class Table:
 
     @cached_property
     def place(self) -> dict[Actions, int]:
-        """The index of each sequence."""
         return {sequence: k for k, sequence in enumerate(self.sequences)}
 
     @cached_property
     def never(self) -> int:
-        """The sequence that never grows."""
         return self.place[self.idle(())]
 
     @cached_property
@@ -78,7 +76,6 @@ class Table:
 
     @cached_property
     def typical(self) -> dict[Actions, Situation]:
-        """The situations, averaged over seeds."""
         return {prefix: mean_situation(seen) for prefix, seen in self.situations.items()}
 
 

@@ -30,8 +30,6 @@ UNSURE = (math.nan, math.nan)
 
 @dataclass(frozen=True)
 class DeciderResult:
-    """Result of a decider in one environment."""
-
     table: Table
     actions: Actions | None  # what it does in what is seen on average; None: it goes by chance
     accuracy: float
@@ -47,12 +45,10 @@ class DeciderResult:
 
     @property
     def never(self) -> float:
-        """The accuracy without growing."""
         return float(self.table.values[self.table.never])
 
     @property
     def oracle(self) -> float:
-        """The accuracy of the best sequence."""
         return float(self.table.values.max())
 
     @property
@@ -71,8 +67,6 @@ class DeciderResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of a decider in several environments."""
-
     standings: tuple[DeciderResult, ...]
     share_interval: Interval
     left_out: bool  # whether it learned again without each environment
@@ -97,7 +91,6 @@ class Evaluation:
 
     @property
     def worst(self) -> DeciderResult:
-        """The environment with the least gain."""
         return min(self.standings, key=lambda s: s.gain)
 
 
@@ -203,7 +196,6 @@ def _crossfit(table: Table) -> float:
 
 
 def _drawn_means(runs: Floats, bootstrap: int, rng: np.random.Generator) -> Floats:
-    """Bootstrapped means of rows."""
     columns = runs.shape[1]
     if columns < 2 or bootstrap < 1:
         return np.full((len(runs), 1), math.nan)

@@ -35,16 +35,13 @@ class Forest:
 
     @property
     def node(self) -> Integers:
-        """The node of each row of features."""
         return np.repeat(np.arange(len(self.possible)), self.possible.shape[1])
 
     def chances(self, network: Network, temperature: float = 1.0, rows: Floats | None = None) -> Floats:
-        """Probabilities for every member, node and action."""
         scores = network.scores(self.features if rows is None else rows).reshape(network.members, *self.possible.shape)
         return softmax(np.where(self.possible, scores, -np.inf), temperature)
 
     def objective(self, worth: Floats) -> Floats:
-        """The mean value of the roots, for every member."""
         return np.asarray((worth[:, self.levels[0]] * self.weight).sum(axis=1))
 
 
@@ -153,8 +150,6 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Update:
-    """A point of the learning curve."""
-
     objective: float  # expected reward under the chances of that moment, the mean of the members
     drawn: float  # mean reward of one episode in each environment and seed, of the first member
     entropy: float  # relative to that of equal chances
@@ -236,14 +231,12 @@ def _lasting_bonus(tables: Sequence[Table]) -> float:
 
 
 def _shares(recipe: Recipe, environments: int) -> Floats:
-    """Weight of each environment for each member."""
     drawn = np.random.default_rng([recipe.seed, 1]).exponential(1.0, (recipe.members, environments))
     shares = 1.0 - recipe.bagging + recipe.bagging * drawn
     return np.asarray(shares / shares.mean(axis=1, keepdims=True))
 
 
 def _beginning(regression: Regression, ridge: float, recipe: Recipe) -> Network:
-    """Members that score like their regressions."""
     network = Network.random(np.random.default_rng([recipe.seed, 2]), recipe.members, recipe.units)
     shares = _shares(recipe, len(regression.parts))
     return replace(network, direct=np.stack([regression.solve(part, ridge) for part in shares]) / POINT)

@@ -255,7 +255,6 @@ class Regression:
         return Gains(weights, ridge, error, points, np.asarray(pulls, dtype=float))
 
     def solve(self, shares: Floats, ridge: float) -> Floats:
-        """The weights for given shares of the environments."""
         squares = np.average([part.squares for part in self.parts], axis=0, weights=shares)
         products = np.average([part.products for part in self.parts], axis=0, weights=shares)
         return np.asarray(np.linalg.solve(squares + ridge * np.eye(len(squares)), products))

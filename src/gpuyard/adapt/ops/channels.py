@@ -49,7 +49,6 @@ class _Reached:
     into: list[list[Any]] = field(default_factory=list)
 
     def follow(self, value: _Value) -> None:
-        """Continue with every user of a value."""
         for user in value.node.users:
             after = self._taken(value, user)
             if after is not None:
@@ -172,7 +171,6 @@ def split_entry(name: str, layer: nn.Module, through: list[list[Any]], into: lis
 
 
 def check_untied(survey: Survey, name: str, layer: nn.Module) -> None:
-    """Refuse a layer that shares its weights with another."""
     mine = {id(parameter) for parameter in layer.parameters(recurse=False)}
     for other, module in survey.model.named_modules():
         if module is not layer and mine & {id(parameter) for parameter in module.parameters(recurse=False)}:

@@ -119,7 +119,6 @@ def named_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def is_added(model: nn.Module, path: str) -> bool:
-    """Whether a path leads through an added module."""
     module = model
     for part in path.split(".") if path else []:
         if isinstance(module, Grown) and part == "grown":

@@ -139,7 +139,6 @@ def _latest(place: Place, part: str) -> nn.Module | None:
 
 
 def _layer_like(like: nn.Module, channels: int) -> nn.Module:
-    """A layer of the same kind from `channels` to `channels`."""
     weight = like._parameters["weight"]
     assert weight is not None
     options: dict[str, Any] = {

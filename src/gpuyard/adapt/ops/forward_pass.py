@@ -111,8 +111,6 @@ class Call:
 
 
 class _WithoutDropout(TorchFunctionMode):
-    """Disables dropout, and nothing else."""
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func in DROPOUTS:

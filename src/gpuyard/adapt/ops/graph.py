@@ -67,8 +67,6 @@ class Piece:
 
 @dataclass(slots=True)
 class Survey:
-    """A network and what is known about it."""
-
     model: nn.Module
     calls: dict[int, Call]
     pieces: list[Piece]
@@ -81,7 +79,6 @@ class Survey:
         return canonical(self.model, piece.path(node))
 
     def added(self, piece: Piece, node: fx.Node) -> bool:
-        """Whether a node calls an added module."""
         return node.op == "call_module" and is_added(self.model, piece.path(node))
 
 
@@ -266,7 +263,6 @@ def of_module(module: nn.Module) -> Activation | None:
 
 
 def idempotent(chosen: Activation | None) -> bool:
-    """Whether a second application changes nothing."""
     if chosen is None or chosen[0] not in IDEMPOTENT:
         return False
     return chosen[0] != "Hardtanh" or float(chosen[1].get("min_val", -1.0)) < float(chosen[1].get("max_val", 1.0))

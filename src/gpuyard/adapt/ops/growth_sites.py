@@ -66,7 +66,6 @@ def _holds_another(name: str, found: dict[str, Entry | Refused]) -> bool:
 
 
 def _tried(survey: Survey, name: str, module: nn.Module, entry: Entry) -> Entry | Refused:
-    """The entry, or why it cannot be used."""
     call = survey.calls[id(module)]
     try:
         if call.count > 1:
@@ -327,7 +326,6 @@ def chosen(model: nn.Module, example: Inputs, op: str, site: Site | str) -> Foun
 
 
 def _attempt(plan: Any, *given: Any) -> Entry | Refused:
-    """The result of a plan, or its refusal."""
     try:
         entry: Entry = plan(*given)
     except Refused as refusal:

@@ -37,8 +37,6 @@ class Site:
 
 @dataclass(slots=True)
 class Growth:
-    """Result of one operation."""
-
     entry: Entry
     site: Site
     parameters_before: int

@@ -132,7 +132,6 @@ def layer_entry(survey: Survey, piece: Piece, node: fx.Node, block: str) -> tupl
 
 
 def check_anchor(survey: Survey, name: str, norm: nn.Module) -> None:
-    """Refuse a norm that is used at several places."""
     call = survey.calls.get(id(norm))
     if call is None or call.count > 1:
         raise Refused(f"'{name}' is used {call.count if call else 0} times in one pass: nothing can come behind it")

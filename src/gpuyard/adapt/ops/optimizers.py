@@ -39,7 +39,6 @@ def join(optimizer: Optimizer, model: nn.Module, kin: Kin) -> None:
 
 
 def leave(optimizer: Optimizer, gone: Iterable[Tensor]) -> None:
-    """Remove parameters with their states."""
     ids = {id(parameter) for parameter in gone}
     for group in optimizer.param_groups:
         group["params"][:] = [parameter for parameter in group["params"] if id(parameter) not in ids]

@@ -147,7 +147,6 @@ def distil(
 
 
 def accuracy(model: nn.Module, batches: Batches) -> float:
-    """The share of rows whose class a network gets right."""
     right = rows = 0
     with undisturbed(model), torch.no_grad():
         model.eval()

@@ -24,8 +24,6 @@ Resized = Callable[[Tensor], Tensor]
 
 
 class _Change(NamedTuple):
-    """One tensor that becomes larger, or smaller again."""
-
     module: nn.Module
     name: str
     tensor: str  # its full name, by which it is kept
@@ -205,7 +203,6 @@ def _weight(module: nn.Module) -> Tensor:
 
 
 def _update_sizes(module: nn.Module) -> None:
-    """Set a module's size attributes by its weights."""
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         known = module.running_mean if module.running_mean is not None else module.weight
         if known is not None:

@@ -18,8 +18,6 @@ from gpuyard.errors import UserError
 
 
 class Batches(Protocol):
-    """Source of a training's batches."""
-
     @property
     def per_epoch(self) -> int: ...
     def next(self) -> tuple[Any, Any]: ...
@@ -63,7 +61,6 @@ class _Order:
         return torch.randperm(self.number, generator=self._generator)
 
     def next(self) -> Tensor:
-        """Indices of the samples of the next batch."""
         if self.place == self.per_epoch:
             self.epoch, self.place = self.epoch + 1, 0
             self.permutation = self._shuffled()

@@ -27,7 +27,6 @@ OptimizerOf = Callable[[Any], Optimizer]
 
 
 def adam(parameters: Any) -> Optimizer:
-    """The default optimizer."""
     return Adam(parameters, lr=1e-3)
 
 

@@ -71,7 +71,6 @@ def flat1d(length: int = 40, width: int = 16, classes: int = 10) -> nn.Module:
 
 
 def mlp(features: int = 40, width: int = 64, layers: int = 2, classes: int = 10) -> nn.Module:
-    """Linear layers of one width, with ReLU between them."""
     if layers < 1:
         raise UserError(f"an mlp needs at least one hidden layer, not {layers}")
     parts: list[nn.Module] = [nn.Flatten()]
@@ -115,7 +114,6 @@ def call(function: Callable[..., Any], settings: Mapping[str, Any], what: str) -
 
 
 def from_file(text: str, folder: Path) -> Callable[..., Any]:
-    """The function that `path/to/file.py:name` names."""
     file, _, name = text.rpartition(":")
     path = (folder / file).resolve()
     if not path.is_file():
@@ -157,8 +155,6 @@ def relative_cost(base: nn.Module, example: Tensor) -> Callable[[nn.Module], flo
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Inputs and labels."""
-
     inputs: Tensor
     labels: Tensor
 

@@ -41,7 +41,6 @@ class Recording:
 
     @property
     def parts(self) -> Path:
-        """The folder of growing trees."""
         return self.path.with_name(f"{self.path.name}.parts")
 
     @staticmethod
@@ -177,8 +176,6 @@ _MOST_JOBS = 200  # jobs at a time: others use the queue, too
 
 @dataclass
 class _QueuedTree:
-    """A tree, and its nodes that are queued or ready."""
-
     tree: Tree
     ready: list[Actions] = field(default_factory=lambda: [()])
     queued: dict[str, Actions] = field(default_factory=dict)  # nodes by the ids of their jobs

@@ -24,8 +24,6 @@ _JOB = "job.json"
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Situations, sizes and times on the way to a node."""
-
     situations: tuple[Situation, ...] = ()
     parameters: tuple[int, ...] = ()  # of the network in which each decision was made
     seconds: tuple[float, ...] = ()  # CPU time of each node on the way, beginning with the root
@@ -50,7 +48,6 @@ class Tree:
 
     @staticmethod
     def at(folder: Path) -> Tree:
-        """The tree that was begun in a folder."""
         try:
             facts = json.loads((folder / _JOB).read_text())
             place = Path(facts.pop("folder"))
@@ -124,7 +121,6 @@ class Tree:
         return self._built.trainer
 
     def _taken_up(self, actions: Actions) -> tuple[BudgetedTrainer, Branch]:
-        """The trainer in the state of a node."""
         state, way = self._load(actions)
         self._trainer.load_state(state)
         return self._trainer, way

@@ -34,15 +34,12 @@ _KINDS: Mapping[str, type[Optimizer]] = {"adam": Adam, "adamw": AdamW, "sgd": SG
 
 @dataclass(frozen=True)
 class Built:
-    """A trainer, and the data of the final test."""
-
     trainer: BudgetedTrainer
     test: Validation
     test_samples: int
     validation_samples: int
 
     def tested(self) -> float:
-        """Accuracy on the test data."""
         return self.test.score(self.trainer.model).accuracy
 
 
@@ -80,7 +77,6 @@ def build(job: Job, decider: Decides | None, budget: Budget | None = None, **set
 
 
 def _named(table: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A name, and the other settings."""
     return str(table["name"]), {key: value for key, value in table.items() if key != "name"}
 
 

@@ -128,7 +128,6 @@ class Teacher:
 
     @property
     def weight(self) -> float:
-        """The weight of its outputs in the loss."""
         return WEIGHT * FADING ** (self._steps // self._epoch)
 
     def blend(self, loss: Tensor, outputs: Any, inputs: Any) -> Tensor:
@@ -141,7 +140,6 @@ class Teacher:
 
     @property
     def an_epoch_on(self) -> bool:
-        """Whether the first epoch has just ended."""
         return self._steps == self._epoch
 
     def done(self) -> bool:
@@ -205,7 +203,6 @@ class Damaged(UserError):
 
 
 def pack(state: dict[str, Any]) -> bytes:
-    """A state as bytes with a hash."""
     payload = io.BytesIO()
     torch.save(state, payload)
     body = payload.getvalue()
@@ -222,8 +219,6 @@ def unpack(data: bytes, name: str) -> dict[str, Any]:
 
 
 class Checkpoints:
-    """A directory of checkpoints."""
-
     def __init__(self, directory: str | os.PathLike[str], *, say: Callable[[str], None] = to_stderr) -> None:
         self.directory = Path(directory)
         self._say = say

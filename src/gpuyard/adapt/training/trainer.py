@@ -101,11 +101,10 @@ class BudgetedTrainer(TrainingState):
         self.checkpoints = None if checkpoints is None else Checkpoints(checkpoints)
         self._checkpoint_every = checkpoint_every
         self._reports = Reports(self)
-        self._begin_anew(optimizer(model.parameters()))
+        self._reset(optimizer(model.parameters()))
         budget.listeners.append(self._granted)
 
-    def _begin_anew(self, optimizer: Optimizer) -> None:
-        """The state before the first step."""
+    def _reset(self, optimizer: Optimizer) -> None:
         self.optimizer, self.teacher, self.pending = optimizer, None, None
         self.steps, self.started, self.finished = 0, False, False
         self.evaluator = Evaluator(self._validation, self.budget)
@@ -132,7 +131,7 @@ class BudgetedTrainer(TrainingState):
             return False
         self.load_state(state)
         self.replay_decisions()
-        self._tell("resumed", passing=True)
+        self._log_event("resumed", passing=True)
         return True
 
     def advance(self) -> Situation | None:
@@ -141,9 +140,9 @@ class BudgetedTrainer(TrainingState):
         self._start()
         while self.pending is None and not self.finished:
             if watch.any or time.monotonic() >= self._look:
-                self._heed()
+                self._handle_signals()
             if budget.news or self.steps >= schedule.due_step or budget.used >= schedule.due_time:
-                self._attend()
+                self._do_what_is_due()
                 continue
             if not budget.step(self.step_cost):
                 break
@@ -163,7 +162,7 @@ class BudgetedTrainer(TrainingState):
         self.actions.append(situation.nothing if decision.option is None or failure else decision.option.action)
         self.agenda.answered(self.steps, self.batches.per_epoch)
         facts = {**decision.to_json(), "action": self.actions[-1], "reason": failure or decision.reason}
-        self._tell(
+        self._log_event(
             "decision", **facts, accuracy=situation.accuracy, parameters_before=before, situation=situation.to_json()
         )
         if self.budget.grants is not None:
@@ -178,7 +177,7 @@ class BudgetedTrainer(TrainingState):
         if not self.finished:
             self._evaluate(last=True)
             self.finished = True
-            self._tell("end", accuracy=self.evaluator.accuracy, loss=self.evaluator.loss)
+            self._log_event("end", accuracy=self.evaluator.accuracy, loss=self.evaluator.loss)
             self._save()
         self._reports.tell()
         return Result(
@@ -218,10 +217,9 @@ class BudgetedTrainer(TrainingState):
         smooth = self.train_loss
         self.train_loss = value if smooth != smooth else smooth + _SMOOTH * (value - smooth)
         if self.teacher is not None:
-            self._taught(self.teacher)
+            self._after_taught_step(self.teacher)
 
-    def _taught(self, teacher: Teacher) -> None:
-        """After a step with the teacher."""
+    def _after_taught_step(self, teacher: Teacher) -> None:
         if teacher.an_epoch_on and self.evaluator.room():
             self._evaluate("after down")
         if teacher.done():
@@ -251,7 +249,7 @@ class BudgetedTrainer(TrainingState):
     _pause = 0.0
     _saved_at = -math.inf
 
-    def _heed(self) -> None:
+    def _handle_signals(self) -> None:
         """Do what signals ask for, and what is due by the wall clock. No part of the training itself."""
         self.budget.end_step()
         now = time.monotonic()
@@ -264,7 +262,7 @@ class BudgetedTrainer(TrainingState):
             self._reports.tell()
         self._plan()
 
-    def _attend(self) -> None:
+    def _do_what_is_due(self) -> None:
         """Do what is due: changes of resources, an evaluation, a decision."""
         budget, schedule = self.budget, self.agenda
         budget.end_step()
@@ -275,26 +273,26 @@ class BudgetedTrainer(TrainingState):
         if schedule.evaluation(budget, self._spacing()) and self.evaluator.room():
             self._evaluate()
         if schedule.question(budget, self.steps):
-            self._ask()
+            self._decide()
         self._plan()
 
     def _resources(self, event: Any, kind: str) -> None:
         """The scheduler gives more, or takes some back."""
         if kind not in ("up", "down"):
             return
-        self._tell(
+        self._log_event(
             "resources", change=kind, why=getattr(event, "why", "as told"), gpus=list(getattr(event, "gpus", ()))
         )
         self.agenda.resources(kind, self.steps)
         if kind == "up":
-            self._take_up(offered=event is not None)
+            self._resources_up(offered=event is not None)
             return
         self.lent = False
         self._shrink(len(ops.growth_log(self.model)) - self.small if self.small >= 0 else 1)
         if event is not None and self.budget.grants is not None:
             self.budget.grants.give_back(reason="what grew with it is gone")
 
-    def _take_up(self, offered: bool) -> None:
+    def _resources_up(self, offered: bool) -> None:
         """Resources went up: remember the network's size, and decline if no decision will follow."""
         self.small = len(ops.growth_log(self.model))
         self.lent = offered and self.agenda.asks
@@ -303,10 +301,10 @@ class BudgetedTrainer(TrainingState):
 
     def _granted(self, change: Change) -> None:
         kind = "extend" if change.after > change.before else "shrink"
-        self._tell("grant", kind=kind, before=change.before, after=change.after, why=change.why)
+        self._log_event("grant", kind=kind, before=change.before, after=change.after, why=change.why)
         self.agenda.plan(self.budget, self._spacing())
 
-    def _ask(self) -> None:
+    def _decide(self) -> None:
         if self.evaluator.step != self.steps and self.evaluator.room():
             self._evaluate(decision=True)
         options = self.options()
@@ -341,7 +339,7 @@ class BudgetedTrainer(TrainingState):
             self.model.train()
         self.network_changed()
         self.evaluator.probe(self.model)
-        self._tell("shrunk", parameters_before=before)
+        self._log_event("shrunk", parameters_before=before)
         if self.evaluator.room():
             self._evaluate()
 
@@ -352,10 +350,9 @@ class BudgetedTrainer(TrainingState):
 
     def _evaluate(self, what: str = "evaluation", *, last: bool = False, decision: bool = False) -> None:
         score = self.evaluator.evaluate(self.model, self.steps, last=last, decision=decision)
-        self._tell(what, accuracy=score.accuracy, loss=score.loss, samples=score.samples)
+        self._log_event(what, accuracy=score.accuracy, loss=score.loss, samples=score.samples)
 
     def _save(self) -> None:
-        """Write a checkpoint, and measure the time."""
         if self.checkpoints is None:
             return
         began = time.monotonic()
@@ -363,15 +360,15 @@ class BudgetedTrainer(TrainingState):
             path = self.checkpoints.write(self.state())
         self._saved_at = time.monotonic()
         self._pause = max(self._checkpoint_every, 50 * (self._saved_at - began)) if self._checkpoint_every else 0.0
-        self._tell("checkpoint", passing=True, file=path.name)
+        self._log_event("checkpoint", passing=True, file=path.name)
 
     def _interrupt(self, why: str, saved: bool = False) -> None:
         if not saved:
             self._save()
-        self._tell("interrupted", passing=True, reason=why)
+        self._log_event("interrupted", passing=True, reason=why)
         raise Interrupted(why)
 
-    def _tell(self, what: str, *, passing: bool = False, **facts: Any) -> None:
+    def _log_event(self, what: str, *, passing: bool = False, **facts: Any) -> None:
         event = {"event": what, "step": self.steps, "time": self.budget.used, "time_left": self.budget.left}
         event |= {"parameters": self.parameters, "train_loss": self.train_loss, "rate": self.rate}
         self.log.tell(event | facts, passing=passing)

@@ -167,7 +167,6 @@ class TrainingState:
             return self.prices.options(self.model, inputs, batch, self.budget, self.grow_by)
 
     def situation(self, options: tuple[Option, ...]) -> Situation:
-        """The present situation, with the given options."""
         budget, evaluator = self.budget, self.evaluator
         by_fraction = [(time / budget.total, accuracy) for time, accuracy in evaluator.points]
         step = self.step_cost if budget.exact else budget.step_time
@@ -271,8 +270,6 @@ LEAST_LEFT = 0.25  # of the budget: over less than that no gain is spread, or it
 
 
 class Reports:
-    """Reports to the scheduler on the progress of a training."""
-
     def __init__(self, training: TrainingState) -> None:
         self._training = training
         self._told_at = self._foresee_at = -math.inf

@@ -36,8 +36,6 @@ _ROWS = 20_000  # rows of jobs that are over, from which on they are forgotten
 
 
 class ClusterState(Inventory):
-    """Pods and nodes, and the core's state of them."""
-
     def __init__(self, planner: OrderedPlanner, settings: Settings, estimate: Callable[[Pod], float]) -> None:
         super().__init__(planner, settings)
         self.expected = estimate
@@ -389,11 +387,10 @@ class ClusterState(Inventory):
         ours = [pod for pod in self.pods.values() if self.is_ours(pod) or self._says_where(pod)]
         ours = [pod for pod in ours if pod.uid not in self.plain and (pod.gpus or not pod.node)]
         for pod in sorted(ours, key=lambda pod: (pod.created, pod.key)):
-            self._again(pod, held.get(pod.uid), now)
+            self._readmit(pod, held.get(pod.uid), now)
         former.renew(self, now)
 
-    def _again(self, pod: Pod, assumed: Assignment | None, now: float) -> None:
-        """Take a pod into a rebuilt state."""
+    def _readmit(self, pod: Pod, assumed: Assignment | None, now: float) -> None:
         if pod.node:
             self._bound(pod, now)
         elif assumed is not None and (gpus := self.layout.gpus(assumed.node, assumed.indices)) is not None:

@@ -94,7 +94,6 @@ class Inventory:
         return None if self.engine is None else self.engine.state
 
     def record(self, event: object) -> None:
-        """Apply an event to the core's state."""
         if self.engine is not None:
             self.engine.record(event)  # type: ignore[arg-type]
 

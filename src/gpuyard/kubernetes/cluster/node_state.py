@@ -61,12 +61,10 @@ class NodeState:
         return "" if self.takes(node.name) else FULL
 
     def takes(self, name: str, count: int = 1) -> bool:
-        """Whether a node may have that many more pods."""
         left, assumed = self._world.nodes[name].pods - len(self._on[name]) - count, self._world.assumed
         return left >= len(assumed) or left >= sum(1 for one in assumed.values() if one.node == name)
 
     def _assumed_on(self, name: str) -> list[Pod]:
-        """Pods that are being bound to a node."""
         there = self._on[name]
         return [one.pod for uid, one in self._world.assumed.items() if one.node == name and uid not in there]
 

@@ -18,8 +18,6 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class WaitingGang:
-    """The waiting members of a gang."""
-
     namespace: str
     name: str
     size: int = 1

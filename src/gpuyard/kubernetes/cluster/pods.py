@@ -82,7 +82,6 @@ class Pod:
 
     @property
     def shares(self) -> bool:
-        """Whether it wants parts of GPUs."""
         return self.gpus > 0 and not self.whole
 
     @property

@@ -14,7 +14,6 @@ _MAX_TICKS = 2000  # ticks after which an episode is truncated: an agent could d
 
 
 def register() -> None:
-    """Make the environments known, unless they are."""
     if PLACE not in gymnasium.registry:
         gymnasium.register(PLACE, "gpuyard.learn.envs.environments:PlaceEnv", max_episode_steps=_MAX_TICKS)
     if QUEUE not in gymnasium.registry:

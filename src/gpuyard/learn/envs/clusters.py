@@ -44,8 +44,6 @@ WINDOW, GPUS, LOAD = 256, 64, 1.0
 
 
 class Jobs(NamedTuple):
-    """The jobs of an episode, by submission."""
-
     submit: Floats
     run: Floats
     estimate: Floats
@@ -53,8 +51,6 @@ class Jobs(NamedTuple):
 
 
 class Source:
-    """Source of episodes."""
-
     cluster: Cluster
     size: int  # jobs of an episode
     most_gpus: int  # what all jobs of an episode ask for together, at most
@@ -153,13 +149,10 @@ def loops() -> ModuleType:
 
 
 def width_of(max_queue: int) -> int:
-    """Length of an observation."""
     return max_queue * len(JOB_FEATURES) + len(CLUSTER_FEATURES)
 
 
 class Clusters:
-    """Simulated clusters, each waiting for a decision."""
-
     def __init__(
         self,
         count: int,

@@ -86,8 +86,6 @@ class Scratch(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """One of the clusters."""
-
     work: Work
     site: Site
     yard: Schedule
@@ -322,7 +320,6 @@ def observe_cluster(copy: Copy, visible: int, seen: Floats) -> None:
 
 
 def observe(copy: Copy, visible: int, may_idle: bool, seen: Floats, mask: Flags) -> None:
-    """Write an observation, and which actions are possible."""
     observe_jobs(copy, visible, seen)
     observe_cluster(copy, visible, seen[visible * _JOB :])
     for i in range(visible):

@@ -173,7 +173,6 @@ def fullest(held: Ints, task: Ints) -> int:
 
 
 def correction(weights: Floats, features: Floats) -> float:
-    """The learned addition to a GPU's score."""
     total = 0.0
     for f in range(FEATURES):
         total += weights[f] * features[f]
@@ -216,7 +215,6 @@ RANDOM, ROUND_ROBIN, LEAST_LOADED, BEST_FIT, LEARNED = range(5)
 
 
 def least_used(held: Ints) -> int:
-    """The least used GPU, whether the task fits or not."""
     best = 0
     for gpu in range(len(held)):
         if held[gpu, 0, 0] < held[best, 0, 0]:

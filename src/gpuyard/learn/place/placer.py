@@ -39,7 +39,6 @@ def known_mix(config: str | None = None) -> TaskMix:
 
 
 def longest(mix: TaskMix) -> int:
-    """Ticks that no task of this mix exceeds."""
     return int(np.ceil(max(kind.ranges["duration"].high for kind in mix.types)))
 
 
@@ -117,8 +116,6 @@ def loops() -> ModuleType:
 
 
 class EpisodeSet(NamedTuple):
-    """Episodes, and the GPUs on which they are played."""
-
     episodes: Episodes
     gpus: int
     longest: int

@@ -22,15 +22,11 @@ EPISODES = 1000
 
 
 class Process(NamedTuple):
-    """A process with its run time and arrival."""
-
     burst: float
     arrival: float = 0.0
 
 
 class Outcome(NamedTuple):
-    """An order, and its mean results."""
-
     order: tuple[int, ...]
     wait: float
     turnaround: float
