@@ -24,9 +24,9 @@ from gpuyard.errors import UserError
 MARGIN = 0.002  # of the total: kept back on real clocks, for what is not measured
 _MOST = 2.0  # seconds: no more than this, however large the total is
 _JITTER = 0.02  # of the total: the most that is kept back for the clock's jitter
-CAUTION = 1.15  # how much more is kept for what comes again than it took before
+CAUTION = 1.15  # factor on the time kept for recurring work
 _POLL = 0.2  # seconds between looks for what the scheduler has to say
-_EPSILON = 1e-9  # of the total: what sums of many small costs may be off by
+_EPSILON = 1e-9  # of the total: rounding error of sums of many small costs
 
 
 class GrantEvent(Protocol):

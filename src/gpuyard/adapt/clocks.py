@@ -92,7 +92,7 @@ class StepTimes:
         self._sorted: list[float] = []
         self._count = 0
         self.typical = 0.0  # the median
-        self.high = 0.0  # what nine in ten stay below
+        self.high = 0.0  # the 90th percentile
         self.longest = 0.0  # hardly any step is longer: the longest, and some more while only few were seen
 
     def __bool__(self) -> bool:

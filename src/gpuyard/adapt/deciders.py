@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 PAYBACK = 100.0  # steps after which a new layer shows 63 % of its gain (1 - 1/e); after half of them, 22 %
 REACH = 0.2  # the part of the error left that one more layer can take away
-NEXT = 0.6  # what the next growth can take away, relative to the one before
+NEXT = 0.6  # gain of the next growth, relative to the one before
 STEEP = 1.2  # the part of the error that a training in its first steps takes away by 2.7 times as many of them
 FLAT = 700.0  # steps in all at which that has fallen to 37 % (1/e)
 MARGIN = 0.2  # times the noise of one evaluation that the gain must be
-MOST_NOISE = 0.03  # more than that is the bend of a curve that still rises, and is not taken for noise
+MOST_NOISE = 0.03  # more is the bend of a rising curve, not noise
 USUAL_NOISE = 0.01
 USUAL_COST = 1.5
 USUAL_ACCURACY = 0.5
-USUAL_STEPS = 2000.0  # what is taken where nothing is known
+USUAL_STEPS = 2000.0  # defaults for unknown values
 LEAST_HEADROOM = 0.05  # share of GPU memory that must be free
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-EXIT_CODE = 75  # what a process ends with that was interrupted and can go on later (EX_TEMPFAIL of sysexits.h)
+EXIT_CODE = 75  # exit code of an interrupted process that can be resumed (EX_TEMPFAIL of sysexits.h)
 
 
 class Interrupted(SystemExit):
@@ -35,7 +35,7 @@ class Signals:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self.end = ""  # why to end; empty without a request
         self.save = False  # whether a checkpoint was requested
-        self.any = False  # whether there is anything to heed at all
+        self.any = False  # whether any signal came
         self._in_job = bool((os.environ if environment is None else environment).get("GPUYARD_JOB_ID"))
         self._before: dict[signal.Signals, Any] = {}
 

@@ -56,8 +56,8 @@ class Training:
 @dataclass(frozen=True, slots=True)
 class Environments:
     budget: tuple[float, ...] = ()  # empty: the job's own
-    up: tuple[float, ...] = ()  # parts of the budget after which there is more to be had; empty: as the job says
-    decisions: int = 3  # how many decisions follow, evenly spread over what is left
+    up: tuple[float, ...] = ()  # parts of the budget after which resources go up; empty: as the job says
+    decisions: int = 3  # number of decisions, evenly spread over the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class Job:
     seed: int = 0
     decider: str = "cost-rule"
     gpu_changes: tuple[Mapping[str, Any], ...] = ()
-    decisions: int = 3  # how often it may be asked once resources went up, an epoch apart
-    decide_at: tuple[float, ...] = ()  # parts of the budget at which it is asked in any case
+    decisions: int = 3  # most decisions after resources went up, an epoch apart
+    decide_at: tuple[float, ...] = ()  # parts of the budget at which a decision is made in any case
     grow_by: tuple[str, ...] = ("deepen",)
     training: Training = field(default_factory=Training)
     environments: Environments = field(default_factory=Environments)
-    folder: Path = field(default_factory=Path)  # where files that it names are looked for
+    folder: Path = field(default_factory=Path)  # base of relative paths
 
     def __post_init__(self) -> None:
         _check(0 < self.budget < math.inf, f"a budget must be above 0, not {self.budget:g}")

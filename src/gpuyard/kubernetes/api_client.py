@@ -27,7 +27,7 @@ except ImportError:  # the extra [kubernetes] has it; without it lists of thousa
 Object = dict[str, Any]
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 _PAGE = 500  # objects of a list at once
-_QUIET = 330.0  # seconds without a byte after which a watch is taken for dead: servers close them, or send bookmarks
+_QUIET = 330.0  # seconds without a byte after which a watch counts as dead: servers close them, or send bookmarks
 
 
 class ApiError(GpuyardError):
@@ -296,7 +296,7 @@ def _path(root: str, kind: str, namespace: str, name: str, *below: str) -> str:
 
 
 log = logging.getLogger("gpuyard.kubernetes")
-_FIRST, _LONGEST = 0.1, 5.0  # seconds until it is tried again
+_FIRST, _LONGEST = 0.1, 5.0  # seconds until a retry
 
 
 class Relisted(NamedTuple):
@@ -333,7 +333,7 @@ class Reflector(threading.Thread):
         self._watch: Watch | None = None
         self._version = ""
         self._listed_at = 0.0
-        self.trouble = ""  # why nothing is heard at present; empty: all is well
+        self.trouble = ""  # the error of the last attempt; empty: none
 
     def run(self) -> None:
         pause = _FIRST

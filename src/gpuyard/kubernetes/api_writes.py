@@ -117,7 +117,7 @@ class ApiWriter:
                 if not error.later or last:
                     self._tell(Unbound(pod.uid, error.conflict or error.missing, error.message))
                     return
-            except GpuyardError as error:  # whether it was taken is not known; the watch will tell
+            except GpuyardError as error:  # the binding may have succeeded; the watch will tell
                 if last:
                     self._tell(Unbound(pod.uid, False, str(error)))
                     return

@@ -30,7 +30,7 @@ except ImportError:  # the extra [kubernetes] has it
 class GpuView:
     index: int
     memory_total: float  # 0: unknown
-    memory_charged: float  # what the pods there are counted with; all of it for one that has the GPU for itself
+    memory_charged: float  # sum of its pods' charges; all of it for a pod with a whole GPU
     memory_used: float | None = None  # by DCGM; None: not known
     utilization: float | None = None
     state: str = "free"  # `free`, `ours`, `foreign` (of a pod of another scheduler) or `closed` (cordoned, not ready)
@@ -64,7 +64,7 @@ class PodView:
     gpus: tuple[int, ...]  # indices on its node; empty while it waits, or where they are unknown
     gpu_count: int
     gpu_memory: float  # bytes asked for on each GPU; 0: whole GPUs
-    charged: float  # bytes it is counted with on each GPU; 0: whole GPUs
+    charged: float  # bytes charged on each GPU; 0: whole GPUs
     admitted_by: str
     priority: float
     gang: str

@@ -27,7 +27,7 @@ from gpuyard.units import format_size
 
 class Verdict(NamedTuple):
     by_node: dict[str, str]  # the reason of each node; empty: it has room
-    nearest: str  # where there is most of what it lacks
+    nearest: str  # the place with most of what the pod lacks
 
     @property
     def roomy(self) -> list[str]:
@@ -90,7 +90,7 @@ def _nearest(world: ClusterState, pod: Pod, reasons: dict[str, str], left: Float
     if not pod.shares or "insufficient GPU memory" not in reasons.values():
         return ""
     lacking = [world.layout.number[name] for name, why in reasons.items() if why == "insufficient GPU memory"]
-    # of a pod with several GPUs on a node, the one that has the least of the best counts
+    # with several GPUs on a node, the smallest of the best counts
     best = {n: np.sort(left[slice(*world.layout.first[n : n + 2])])[-pod.gpus] for n in lacking}
     n = max(best, key=lambda n: float(best[n]))
     most, node = format_size(max(0.0, float(best[n]))), world.layout.nodes[n].name

@@ -22,9 +22,9 @@ _HOSTS = ("Hostname", "hostname", "node", "kubernetes_node", "exported_node", "n
 
 class Series(NamedTuple):
     metric: str
-    rank: int  # of several names for the same, the lowest counts
+    rank: int  # of several names for one metric, the lowest counts
     gpu: int
-    hosts: tuple[str, ...]  # what the labels say of the node: names, addresses of it or of the exporter's pod
+    hosts: tuple[str, ...]  # names and addresses of the node or of the exporter's pod, from labels
     times: list[float]
     values: list[float]
 

@@ -39,9 +39,9 @@ from gpuyard.policies.resolver import make_planner
 log = logging.getLogger("gpuyard.kubernetes")
 MOST = 64  # pods that are started in one plan
 _IN_FLIGHT = 256  # bindings that are on their way; with more the server is the bottleneck, and plans can wait
-_MOST_MESSAGES = 2000  # messages that are taken in before it is planned
-_REST_RATIO = 2.0  # times as long as the last plan took, it is waited until the next: half of the time is for others
-_SAVE_EVERY = 10.0  # seconds between two times that what was learned is written down
+_MOST_MESSAGES = 2000  # messages that are processed before a plan
+_REST_RATIO = 2.0  # pause after a plan, relative to its duration, for other threads
+_SAVE_EVERY = 10.0  # seconds between two writes of the workload history
 _FALLBACK = "fcfs@skip@pack"
 _KINDS = ("pods", "nodes", "namespaces")
 
@@ -157,7 +157,7 @@ class Scheduler:
         if not self.ready:
             return
         led, self._led = self._led, self.leads
-        self.world.stale = self.world.stale or (self._led and not led)  # what another promised is written on the pods
+        self.world.stale = self.world.stale or (self._led and not led)  # a former leader's promises are on the pods
         self.world.settle(now)
         if not self._led:
             return

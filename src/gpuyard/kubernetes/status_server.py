@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpuyard.kubernetes.scheduler import Scheduler
 
-_STUCK = 60.0  # seconds without a turn after which the scheduler is taken for dead
+_STUCK = 60.0  # seconds without a turn after which the scheduler counts as dead
 _OLD = 0.5  # seconds for which an answer is good: several may look at once
 
 

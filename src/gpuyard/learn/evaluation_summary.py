@@ -31,10 +31,10 @@ class Losses(NamedTuple):
     windows: int
     lost: int  # windows that cost more
     clearly: int  # those that cost more by over 2 %
-    worst_start: int  # where in the trace the window begins in which it fares worst
+    worst_start: int  # position in the trace of its worst window
     worst_ratio: float
     worst_cost: float
-    worst_other: float  # what the best heuristic cost there
+    worst_other: float  # cost of the best heuristic there
     beaten_by: dict[str, float]  # heuristics that are better by over 2 % over all windows, and the ratio to each
     beaten_in: dict[str, float]  # by heuristic, the share of the windows in which it is better by over 2 %
 

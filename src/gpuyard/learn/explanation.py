@@ -18,7 +18,7 @@ from gpuyard.units import format_duration, format_size
 
 DAY = 24.0 * HOUR
 POINTS = 61
-LITTLE = 0.05  # what counts less than this part of what counts most is said to count little
+LITTLE = 0.05  # importance below this part of the largest is called little
 BACK = 0.05  # a curve that goes back by less than this part of its spread still goes one way
 LOW, HIGH, MIXED, EITHER, UNSEEN = "low", "high", "mixed", "either", "unseen"
 """Who goes ahead: those with less, those with more, now these and now those, nobody for it; or it never varied."""

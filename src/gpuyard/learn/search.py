@@ -27,14 +27,14 @@ from gpuyard.sim.parallel import available_cpus, start_method
 from gpuyard.sim.replay import replay
 from gpuyard.sim.trace import Floats
 
-MEAN_COUNTS = 0.3  # what the ratio of the means counts beside the mean logarithm of the ratios
+MEAN_COUNTS = 0.3  # weight of the ratio of means, beside the mean logarithm of ratios
 LONGEST = 1.3  # how much longer the 99th percentile of waits may be at no cost; beyond, all of it counts
 
 
 class Fitness(NamedTuple):
     """A candidate compared with the best heuristic of each window; below 1, or 0, it is better."""
 
-    value: float  # what is searched by; less is better
+    value: float  # the objective of the search; less is better
     ratio: float  # the geometric mean of the ratios of costs
     mean_ratio: float  # the ratio of the means
 
@@ -168,7 +168,7 @@ def sample_queues(network: Network, windows: Sequence[Window], most: int, rng: n
 
 
 RIDGE = 1.0
-SPREAD = 2.0  # how far apart, in scores, jobs of a queue are put on average
+SPREAD = 2.0  # mean distance of the scores of a queue's jobs
 
 
 def clone_heuristic(network: Network, heuristic: str, queues: Sequence[Floats]) -> Network:

@@ -22,8 +22,8 @@ JOBS = 24_000
 class Shape(NamedTuple):
     nodes: tuple[int, ...]
     users: int
-    load: float  # how busy it is; windows that are trained on are altered to be more and less so
-    widths: tuple[float, ...]  # how many jobs want 1, 2, 4, 8, ... GPUs.
+    load: float  # training windows are altered to more and less load
+    widths: tuple[float, ...]  # shares of jobs with 1, 2, 4, 8, ... GPUs
 
 
 SHAPES = {

@@ -11,7 +11,7 @@ from gpuyard.errors import UserError
 from gpuyard.sim.simulate import default_estimate, estimates
 from gpuyard.sim.trace import Floats, Ints, Trace
 
-REMEMBERED = 2  # how many of a user's latest jobs a prediction is the mean of
+REMEMBERED = 2  # latest jobs of a user whose mean is the prediction
 
 
 def predicted_run_times(trace: Trace) -> Floats:
@@ -164,7 +164,7 @@ class Window:
 
     problem: Problem  # with just these jobs, as they are altered
     counted: Ints  # which of them count
-    start: int  # where in the trace those begin that count
+    start: int  # position in the trace of the first that counts
 
 
 def cut(problem: Problem, span: Span, size: int, warm: int, phase: int = 0) -> list[Window]:

@@ -42,7 +42,7 @@ class Recipe:
     longest: float = LONGEST  # how much longer the longest waits may be at no cost
     starvation: float = 20.0
     check_every: int = 4
-    patience: int = 8  # how many checks without anything better end a training
+    patience: int = 8  # checks without improvement that end a training
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -179,7 +179,7 @@ def _search(
     while len(course.steps) < recipe.generations and course.unimproved < recipe.patience:
         if len(course.steps) >= recipe.linear * recipe.generations and course.search.dim < len(start.parameters):
             course.search = _widened(course, start, recipe)
-        # The package leaves its random numbers out of what it pickles: with these, a checkpoint is gone on with alike.
+        # The package does not pickle its random numbers: with these, a resumed training is the same.
         course.search._rng = np.random.RandomState([recipe.seed, len(course.steps)])
         asked = [course.search.ask() for _ in range(recipe.population)]
         tried = trials.outcomes([_with(start, x).weights for x in asked])

@@ -22,16 +22,16 @@ from gpuyard.policies.model_files import content_hash, write_hashed
 FORMAT = "gpuyard-adaptation-policy"
 LARGEST = 10_000_000  # bytes that a file may have; those of the largest networks are far smaller
 CAUTION = 0.4  # times the error of the predicted gain that the gain must be
-DIGITS = 10  # significant digits of what is written, and of what decides: a file and what it was made of choose alike
+DIGITS = 10  # significant digits in the file and in decisions, so that a loaded agent chooses the same
 
 
 @dataclass(frozen=True)
 class Agent:
     network: Network
     gains: Gains
-    within: Range  # what features were where it learned
+    within: Range  # ranges of features in training
     noise: float  # standard deviation of an accuracy between seeds where it learned
-    training: dict[str, Any]  # what it learned from, and how; no times, so that the same learning gives the same file
+    training: dict[str, Any]  # data and settings; no times, so that the same training gives the same file
 
     def weigh(self, situation: Situation) -> tuple[Floats, Floats, Floats]:
         """Probabilities of each option and of nothing; the expected gain of each option; its noise level."""

@@ -31,7 +31,7 @@ class Table:
     seeds: tuple[int, ...]
     sequences: tuple[Actions, ...]  # in the order of their actions
     accuracy: Floats  # of each seed (rows) and sequence (columns)
-    situations: Mapping[Actions, tuple[Situation, ...]]  # what is seen after some actions, by seed
+    situations: Mapping[Actions, tuple[Situation, ...]]  # situations after some actions, by seed
 
     @cached_property
     def values(self) -> Floats:

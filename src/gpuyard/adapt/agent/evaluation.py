@@ -31,7 +31,7 @@ UNSURE = (math.nan, math.nan)
 @dataclass(frozen=True)
 class DeciderResult:
     table: Table
-    actions: Actions | None  # what it does in what is seen on average; None: it goes by chance
+    actions: Actions | None  # its sequence in the mean situations; None: it is random
     accuracy: float
     interval: Interval
     gain: float  # over never growing

@@ -128,7 +128,7 @@ def draw(forest: Forest, chances: Floats, episodes: int, rng: np.random.Generato
 
 Watch = Callable[[int, int, str], None]
 COOLED = 0.7  # share of the updates after which temperature and bonus have fallen
-LASTING = 0.05  # of the bonus, what stays at most where rewards are noisy
+LASTING = 0.05  # the largest part of the bonus that stays where rewards are noisy
 POINT = 0.01  # accuracy per budget left that the regression must promise for a score of 1, where learning begins
 
 
@@ -138,7 +138,7 @@ class Recipe:
     rate: float = 0.03
     units: int = 12
     members: int = 6  # networks that learn beside each other from different beginnings
-    keep: int = 3  # of them, those with the most return decide together, unless the best alone does better
+    keep: int = 3  # members with the highest return, which decide together unless the best alone is better
     temperature: float = 1.0  # of the softmax at the beginning; it falls to 1
     entropy: float = 0.3  # bonus at the beginning, relative to a reward of 1; it falls to what noise makes of rewards
     ridge: float = 1e-3

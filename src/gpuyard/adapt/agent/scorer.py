@@ -122,7 +122,7 @@ def lifetime(seen: Situation) -> float:
 
 
 LEAST_DONE = 0.02  # share of the budget that counts as done at least, where a slope is drawn on
-MOST_RISE = 0.7  # of the error that is left, the part that going on takes away at most
+MOST_RISE = 0.7  # the largest part of the remaining error that training on removes
 
 
 def _log_steps(steps: float) -> float:
@@ -185,11 +185,11 @@ def softmax(scores: Floats, temperature: float = 1.0) -> Floats:
 RIDGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)  # the best on environments left out
 USUAL_RIDGE = 3e-3
 FEW = 4  # with fewer environments than that, the usual one is taken
-NEAR = 0.3  # how far apart situations may be to be alike, in units of features
-DOUBT = 0.1  # how little a single record counts: 0 takes it at face value
-MOST_LOSS = 0.15  # worse is taken for that: it is to be avoided alike, and must not bend the fit
+NEAR = 0.3  # distance of similar situations, in units of features
+DOUBT = 0.1  # shrinkage of a single record; 0: none
+MOST_LOSS = 0.15  # larger losses are clipped: they must not bend the fit
 LEAST_LEFT = 0.05  # share of the budget that counts as left at least
-COPIES = 8  # of each situation, shaken: environments that were not recorded are a little different
+COPIES = 8  # noisy copies of each situation: environments that were not recorded differ a little
 _FRACTION_LEFT = FEATURES.index("fraction_left")
 
 

@@ -17,7 +17,7 @@ from gpuyard.adapt.ops.growths import NotPreserved, Refused
 from gpuyard.errors import UserError
 
 FEW = 8  # rows of an example that are enough where no statistics are taken
-SEED = 12  # of whatever random numbers a network draws while it is tried
+SEED = 12  # of random numbers that a network draws in trial runs
 DROPOUTS = frozenset(
     (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
 )

@@ -91,7 +91,7 @@ def rollback(model: nn.Module, growth: Growth, optimizer: Optimizer | None = Non
 
 TEMPERATURE = 2.0
 WEIGHT = 0.75
-FADING = 0.25  # what the larger network's word counts in the first epoch, and how much of that is left an epoch later
+FADING = 0.25  # weight of the larger network in the first epoch, and the part of it that is left an epoch later
 Batches = Iterable[tuple[Any, Tensor]]
 
 

@@ -50,7 +50,7 @@ class _Order:
         if batch < 1:
             raise UserError(f"a batch has at least 1 sample, not {batch}")
         self.number, self.batch = number, min(batch, number)
-        self.per_epoch = max(1, number // self.batch)  # what does not fill a batch waits for another epoch
+        self.per_epoch = max(1, number // self.batch)  # the rest waits for another epoch
         self._generator = torch.Generator().manual_seed(seed)
         self.epoch, self.place = 0, 0
         self._before = self._generator.get_state()
@@ -308,9 +308,9 @@ def _in_order(data: Dataset[Any], chunk: int, collate: Callable[[list[Any]], Any
 
 
 KEPT = "evaluation"  # the name under which a budget keeps time for it
-ROOM = 0.03  # of the budget: what must be left after an evaluation, so that the learning rate still comes to its end
-SHARE = 0.05  # of the time: what evaluations may take on the way. Where all samples would take more, some must do.
-GLANCE = 0.02  # of what is left: what an evaluation for a decision may take
+ROOM = 0.03  # part of the budget that must be left after an evaluation, for the learning rate to come to its end
+SHARE = 0.05  # part of the time for evaluations on the way; if all samples would take more, some are used
+GLANCE = 0.02  # part of the time left for an evaluation before a decision
 FEWEST = 100  # samples that tell something
 
 

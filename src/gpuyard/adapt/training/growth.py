@@ -21,7 +21,7 @@ from gpuyard.adapt.ops.forward_pass import parameters
 from gpuyard.adapt.training.snapshots import load_random_state, random_state
 
 TRIED = 2  # steps that a grown copy is timed by, after one that is not counted
-AFFORDABLE = 0.02  # of what is left: what finding out about prices may take
+AFFORDABLE = 0.02  # part of the time left that finding prices may take
 
 OptimizerOf = Callable[[Any], Optimizer]
 
@@ -54,7 +54,7 @@ class Prices:
     ) -> None:
         self._optimizer, self._loss, self._cost = optimizer, loss, cost
         self.known: dict[str, Price] = {} if known is None else known
-        self._copying = 0.0  # what making a grown copy takes, by the budget's clock
+        self._copying = 0.0  # time of making a grown copy, by the budget's clock
         self._seconds: dict[str, float] = {}
 
     def options(

@@ -43,7 +43,7 @@ class Tree:
     """All decisions in one environment, from one seed."""
 
     job: Job  # with the seed
-    folder: Path  # where what is left of nodes is kept
+    folder: Path  # files of nodes
     _built: Built | None = field(default=None, repr=False)
 
     @staticmethod

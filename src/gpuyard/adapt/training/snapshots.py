@@ -116,8 +116,8 @@ def _check(parameters: dict[str, Any], names: Iterable[str]) -> None:
             raise UserError(f"this state has a parameter '{name}', which the network has not; it is of another one")
 
 
-LEAST_WEIGHT = 0.01  # once it counts no more than this it is let go
-FORWARD_PART = 1 / 3  # of a step: what the larger network's part costs, which is not trained any more
+LEAST_WEIGHT = 0.01  # below this weight the teacher is dropped
+FORWARD_PART = 1 / 3  # cost of the teacher's forward pass, in steps
 
 
 class Teacher:

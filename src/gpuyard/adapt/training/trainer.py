@@ -43,7 +43,7 @@ class Result:
     used: float
     total: float
     parameters: int
-    actions: tuple[int, ...]  # what was decided, in order; the number after the last option is nothing
+    actions: tuple[int, ...]  # decisions in order; the number after the last option is nothing
     events: list[Event] = field(default_factory=list, repr=False)
 
 
@@ -168,7 +168,7 @@ class BudgetedTrainer(TrainingState):
         if self.budget.grants is not None:
             self.budget.grants.report(**decision_report(self, decision, before, failure))
         if self.lent and self.actions[-1] == situation.nothing:
-            self.agenda.resources("down", self.steps)  # what was offered is given back
+            self.agenda.resources("down", self.steps)  # the offer is declined
         self.lent = False
         self._plan()
 

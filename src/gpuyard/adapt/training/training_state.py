@@ -266,14 +266,14 @@ class TrainingState:
 REPORT_EVERY = 2.0  # seconds between reports
 FORECAST_EVERY = 3.0  # seconds, at least, between looks at what growing would bring
 
-LEAST_LEFT = 0.25  # of the budget: over less than that no gain is spread, or it would seem ever larger towards the end
+LEAST_LEFT = 0.25  # part of the budget over which gains are spread at least, or they would grow towards the end
 
 
 class Reports:
     def __init__(self, training: TrainingState) -> None:
         self._training = training
         self._told_at = self._foresee_at = -math.inf
-        self._growing = 0.0  # what growing would add to the accuracy at the deadline, by the decider's own account
+        self._growing = 0.0  # accuracy at the deadline that growing would add, by the decider
 
     @property
     def due(self) -> float:

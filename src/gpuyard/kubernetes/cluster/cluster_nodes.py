@@ -148,8 +148,8 @@ class Node:
     cordoned: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
-    addresses: frozenset[str] = frozenset()  # by what else it is known: IP addresses and host names
-    trouble: str = ""  # what it says of itself that makes no sense
+    addresses: frozenset[str] = frozenset()  # IP addresses and host names
+    trouble: str = ""  # an invalid label or annotation
 
     @property
     def shape(self) -> tuple[Any, ...]:

@@ -71,7 +71,7 @@ class Assignment:
     indices: tuple[int, ...]
     start: Start
     left: float  # free bytes of the fullest of these GPUs, or idle GPUs of the node
-    charged: float  # bytes of each GPU that it is counted with; 0: it has them for itself
+    charged: float  # bytes charged on each GPU; 0: whole GPUs
 
 
 class Inventory:

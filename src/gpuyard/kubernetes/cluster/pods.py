@@ -50,17 +50,17 @@ class Pod:
     gated: bool = False
     gpus: int = 0
     gpu_memory: float = 0.0  # bytes of each GPU; 0: not said
-    whole: bool = False  # whether it wants its GPUs for itself; they must have as much memory as it asks for
+    whole: bool = False  # whether it wants whole GPUs, with as much memory as it asks for
     cpus: float = 0.0
     memory: float = 0.0
     priority: float = 0.0
     patient: bool = False  # no pod is evicted for it
-    preemptible: bool | None = None  # what it says of that itself
+    preemptible: bool | None = None  # as declared
     wish: NodeConstraints = field(default=ANYWHERE)
     gang: Gang | None = None
-    duration: float | None = None  # seconds that it is said to run
+    duration: float | None = None  # expected seconds, as declared
     limit: float = math.inf  # seconds after which Kubernetes ends it
-    usage: bool = True  # whether it may be let in by what is used; else what it asks for counts
+    usage: bool = True  # whether it may be admitted by usage; else its request counts
     signature: str = ""
     indices: tuple[int, ...] = ()
     charged: float | None = None

@@ -53,7 +53,7 @@ class Jobs(NamedTuple):
 class Source:
     cluster: Cluster
     size: int  # jobs of an episode
-    most_gpus: int  # what all jobs of an episode ask for together, at most
+    most_gpus: int  # the largest sum of GPUs of an episode's jobs
     left_out: int  # jobs of the trace that can never run on the cluster
 
     def draw(self, rng: np.random.Generator, start: int | None = None) -> Jobs:

@@ -38,8 +38,8 @@ class Fleet(NamedTuple):
     run: Floats
     estimate: Floats
     gpus: Ints
-    pace: Floats  # what a second of waiting costs, of each job
-    lump: Floats  # what it costs besides, once it starts
+    pace: Floats  # cost of a second of waiting, of each job
+    lump: Floats  # additional cost at its start
     rejected: Flags
     size: Ints  # GPUs of each node; like `first` and `node` the same for all clusters
     first: Ints
@@ -75,7 +75,7 @@ class Fleet(NamedTuple):
 class Rules(NamedTuple):
     discipline: int
     code: int  # of the placement
-    least: float  # what a job costs at least
+    least: float  # least cost of a job
     may_idle: bool  # whether time may be let pass although a job in view would fit
 
 
