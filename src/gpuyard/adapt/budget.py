@@ -21,22 +21,16 @@ from typing import Any, Protocol
 from gpuyard.adapt.clocks import Clock, StepTimes, VirtualClock, WallClock, make_clock
 from gpuyard.errors import UserError
 
-MARGIN = 0.002
-"""Of the total: what is kept back on clocks that move by themselves, for what nobody measures."""
-_MOST = 2.0
-"""Seconds: no more than this, however large the total is."""
-_JITTER = 0.02
-"""Of the total: the most that is kept back for the clock's jitter."""
-CAUTION = 1.15
-"""How much more is kept for what comes again than it took before."""
-_POLL = 0.2
-"""Seconds between looks for what the scheduler has to say."""
-_HAIR = 1e-9
-"""Of the total: what sums of many small costs may be off by."""
+MARGIN = 0.002  # of the total: kept back on real clocks, for what is not measured
+_MOST = 2.0  # seconds: no more than this, however large the total is
+_JITTER = 0.02  # of the total: the most that is kept back for the clock's jitter
+CAUTION = 1.15  # factor on the time kept for recurring work
+_POLL = 0.2  # seconds between looks for what the scheduler has to say
+_EPSILON = 1e-9  # of the total: rounding error of sums of many small costs
 
 
 class GrantEvent(Protocol):
-    """What the scheduler tells; `gpuyard.grants` has such."""
+    """An event of the scheduler, as `gpuyard.grants` has them."""
 
     @property
     def kind(self) -> str: ...
@@ -49,22 +43,20 @@ class GrantEvent(Protocol):
 
 
 class Grants(Protocol):
-    """Where such events come from; it may be told how things go, by `report`, and more."""
+    """Source of such events; it may also take reports."""
 
     def events(self) -> list[Any]: ...
 
 
 @dataclass(frozen=True)
 class Change:
-    """The grant changed."""
-
     before: float
     after: float
     why: str
 
 
 class Budget:
-    """Seconds (or units of a virtual clock) that a training may use, all in all."""
+    """Seconds (or units of a virtual clock) that a training may use in total."""
 
     def __init__(
         self, seconds: float, clock: Clock | str | None = None, *, reserve: float = 0.0, grants: Grants | None = None
@@ -79,77 +71,69 @@ class Budget:
         self.exact = bool(getattr(self.clock, "exact", False))
         self.grants: Any = grants
         self.times = StepTimes()
-        self.steps = 0
-        """Steps begun."""
-        self.stopped = ""
-        """Why no further step is begun, whatever is left; empty if that is not so."""
+        self.steps = 0  # steps begun
+        self.stopped = ""  # why no further step is begun, whatever is left; empty if that is not so
         self.listeners: list[Callable[[Change], None]] = []
-        self.news: deque[Any] = deque()
-        """Events of the scheduler that are not about time, for whoever trains."""
+        self.news: deque[Any] = deque()  # events of the scheduler that are not about time
         self._total, self._fixed = float(seconds), float(reserve)
         self._kept: dict[str, deque[float]] = {}
         self._carried, self._since = 0.0, math.nan
         self._began, self._cost, self._aside = math.nan, 1.0, 0.0
         self._next_poll = -math.inf
-        self._deadline = math.inf
-        """When this attempt of a job ends, in unix time."""
+        self._deadline = math.inf  # when this attempt of a job ends, in unix time
         self._granted_before: float | None = getattr(grants, "budget", None)
-        """Seconds on the wall; on other clocks a budget changes in the same proportion."""
+        """Wall-clock seconds; a budget on another clock changes in the same proportion."""
         self._reckon()
 
     @property
     def total(self) -> float:
-        """All that is granted."""
         return self._total
 
     @property
     def used(self) -> float:
-        """What is gone; the clock runs from the first step on (or from `start`)."""
+        """The time used; the clock runs from the first step on (or from `start`)."""
         return self._carried if self._since != self._since else self._carried + self.clock.now() - self._since
 
     @property
     def left(self) -> float:
-        """What is still there."""
         return max(0.0, self._total - self.used)
 
     @property
     def fraction(self) -> float:
-        """Which part is gone, from 0 to 1."""
         return min(1.0, self.used / self._total)
 
     @property
     def reserve(self) -> float:
-        """What is kept for the end: as said, or as measured if that is more."""
+        """Time kept for the end: as requested, or as measured if that is more."""
         return self._reserve
 
     @property
     def end(self) -> float:
-        """When the last step must have ended, as `used` tells the time."""
+        """When the last step must have ended, in terms of `used`."""
         return self._end
 
     @property
     def step_time(self) -> float:
-        """What the next step will take, most likely; nan if none has been seen."""
+        """The likely duration of the next step; nan before the first."""
         if self.exact:
             return self._cost if self.steps else math.nan
         return self.times.typical * self._cost if self.times else math.nan
 
     @property
     def step_end(self) -> float:
-        """When the step that is being made will have ended, most likely."""
+        """When the present step will likely have ended."""
         if self.exact:
             return self.used
         return (self.used if self._began != self._began else self._at(self._began)) + self.times.typical * self._cost
 
     @property
     def last(self) -> bool:
-        """Whether the step that is being made may well be the last."""
+        """Whether the present step may well be the last."""
         if self.exact:
-            return self.used + self._cost > self._end + _HAIR * self._total
+            return self.used + self._cost > self._end + _EPSILON * self._total
         return self._at(self._began) + (self.times.longest + self.times.high) * self._cost > self._end
 
     def start(self) -> None:
-        """Let the clock run, if it does not yet."""
         if self._since != self._since:
             self._since = self.clock.now()
 
@@ -166,7 +150,7 @@ class Budget:
             self.poll()
         used = self._carried + now - self._since
         needed = cost if self.exact else self.times.high * cost
-        enough = used + needed <= self._end + _HAIR * self._total or (self.steps == 0 and used < self._end)
+        enough = used + needed <= self._end + _EPSILON * self._total or (self.steps == 0 and used < self._end)
         if self.stopped or not enough:
             return False
         if self.exact:
@@ -176,7 +160,7 @@ class Budget:
         return True
 
     def end_step(self) -> None:
-        """The step has ended, and what follows until the next is no part of it."""
+        """The step has ended; what follows until the next is no part of it."""
         if self._began == self._began:
             if not self.exact:
                 self.times.add((self.clock.now() - self._began - self._aside) / self._cost)
@@ -184,7 +168,7 @@ class Budget:
 
     @contextmanager
     def aside(self, name: str = "") -> Iterator[None]:
-        """Work that is no step. If it has a name it comes again at the end, and as long is kept for that."""
+        """Work that is no step. With a name it comes again at the end, and the same time is kept for that."""
         began = self.clock.now()
         try:
             yield
@@ -192,22 +176,21 @@ class Budget:
             self.spent(self.clock.now() - began, name)
 
     def spent(self, seconds: float, name: str = "") -> None:
-        """The same, told afterwards: so much of the time since the step began was no part of it."""
+        """The same, afterwards: these seconds since the step began were no part of it."""
         self._aside += seconds
         if name:
             self.keep(name, seconds)
 
     def keep(self, name: str, seconds: float) -> None:
-        """Keep as much for the end; of what is told several times, the longest of the last three."""
+        """Keep time for the end; of several calls, the longest of the last three counts."""
         self._kept.setdefault(name, deque(maxlen=3)).append(seconds)
         self._reckon()
 
     def kept(self, name: str) -> float:
-        """What is kept for that."""
         return CAUTION * max(self._kept.get(name, (0.0,)))
 
     def dearer(self, ratio: float, names: tuple[str, ...] = ("evaluation",)) -> None:
-        """The network grew: steps, and what is kept under these names, will take so many times as long."""
+        """The network grew: steps, and work under these names, take `ratio` times as long."""
         if math.isfinite(ratio) and ratio > 0:
             self.times.scale(ratio)
             for name in names:
@@ -216,19 +199,18 @@ class Budget:
             self._reckon()
 
     def extend(self, seconds: float, why: str = "") -> None:
-        """Be granted so much more."""
         if not seconds >= 0:
             raise UserError(f"a grant is extended by 0 seconds or more, not by {seconds:g}; shrink makes it less")
         self.set_total(self._total + seconds, why)
 
     def shrink(self, seconds: float, why: str = "") -> None:
-        """Be granted so much less; what is used is used."""
+        """Reduce the grant; never below what is used."""
         if not seconds >= 0:
             raise UserError(f"a grant is shrunk by 0 seconds or more, not by {seconds:g}; extend makes it more")
-        self.set_total(max(self._total - seconds, _HAIR), why)
+        self.set_total(max(self._total - seconds, _EPSILON), why)
 
     def set_total(self, seconds: float, why: str = "") -> None:
-        """Be granted so much all in all, and tell who listens."""
+        """Change the grant, and notify listeners."""
         if math.isnan(seconds) or seconds <= 0:
             raise UserError(f"a budget is more than 0 seconds, not {seconds:g}")
         change = Change(self._total, float(seconds), why)
@@ -239,11 +221,10 @@ class Budget:
                 listener(change)
 
     def stop(self, why: str) -> None:
-        """Begin no further step."""
         self.stopped = why
 
     def poll(self) -> None:
-        """Take up what the scheduler has to say, now and then: time here, the rest as `news`."""
+        """Process events of the scheduler, now and then: time here, the rest as `news`."""
         if self.grants is None or (now := time.monotonic()) < self._next_poll:
             return
         self._next_poll = now + _POLL
@@ -258,7 +239,7 @@ class Budget:
     def _granted(self, event: GrantEvent) -> None:
         if event.deadline is not None and isinstance(self.clock, WallClock):
             self._deadline = event.deadline
-            self.set_total(max(self.used + event.deadline - time.time(), _HAIR), event.why)
+            self.set_total(max(self.used + event.deadline - time.time(), _EPSILON), event.why)
         elif event.budget and isinstance(self.clock, WallClock):
             self.set_total(event.budget, event.why)
         elif event.budget and self._granted_before:
@@ -266,11 +247,10 @@ class Budget:
         self._granted_before = event.budget
 
     def _at(self, now: float) -> float:
-        """What was used at a time of the clock."""
         return self.used if now != now else self._carried + now - self._since
 
     def _reckon(self) -> None:
-        """What is kept, and when the last step must have ended."""
+        """Compute what is kept, and when the last step must have ended."""
         self._reserve = max(self._fixed, sum(self.kept(name) for name in self._kept))
         margin = min(MARGIN * self._total, _MOST) + min(getattr(self.clock, "jitter", 0.0), _JITTER * self._total)
         if self.exact or math.isinf(self._total):
@@ -278,7 +258,7 @@ class Budget:
         self._end = max(0.0, self._total - self._reserve - margin)
 
     def state(self) -> dict[str, Any]:
-        """All of it as plain values; the clock is not running in them."""
+        """As plain values; the clock does not run in them."""
         return {
             "used": self.used,
             "total": self._total,
@@ -289,7 +269,7 @@ class Budget:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on where that was: what was used then is used now, and the clock stands until the next step."""
+        """Continue from a state: what was used then is used now, and the clock stands until the next step."""
         self._carried, self._since, self._began = float(state["used"]), math.nan, math.nan
         if isinstance(self.clock, VirtualClock):  # a sum in parts would differ in its last bit
             self.clock.turn_to(self._carried)
@@ -302,10 +282,10 @@ class Budget:
         self._reckon()
 
     def _meet(self) -> None:
-        """A job's own deadline holds, too, and its time runs already."""
+        """Respect the job's own deadline, too, whose time runs already."""
         if math.isfinite(self._deadline):
             self.start()
-            self._total = max(min(self._total, self.used + self._deadline - time.time()), _HAIR)
+            self._total = max(min(self._total, self.used + self._deadline - time.time()), _EPSILON)
 
     @classmethod
     def from_environment(
@@ -317,7 +297,7 @@ class Budget:
         grants: Grants | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Budget:
-        """What gpuyard grants this job: GPUYARD_BUDGET and GPUYARD_DEADLINE, and what it says later (by `grants`)."""
+        """The grant of this job: GPUYARD_BUDGET and GPUYARD_DEADLINE, and later events (by `grants`)."""
         environment = os.environ if environment is None else environment
         seconds, deadline = _number(environment, "GPUYARD_BUDGET"), _number(environment, "GPUYARD_DEADLINE")
         remaining = None if deadline is None else deadline - time.time()
@@ -340,7 +320,6 @@ def _number(environment: Mapping[str, str], name: str) -> float | None:
 
 
 def _grants(environment: Mapping[str, str]) -> Grants | None:
-    """The scheduler's side, if there is one to listen to."""
     if not environment.get("GPUYARD_CONTROL"):
         return None
     from gpuyard import grants

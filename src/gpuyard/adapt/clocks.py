@@ -13,21 +13,17 @@ from gpuyard.errors import UserError, suggest
 
 @runtime_checkable
 class Clock(Protocol):
-    """Tells the time in seconds (or in units of work), from any beginning, and never goes back."""
+    """Tells the time in seconds (or in units of work), from any origin, and never goes back."""
 
     def now(self) -> float: ...
 
     def charge(self, cost: float) -> None:
-        """Pay for work by a price. A clock that moves by itself takes no notice."""
+        """Advance by the price of work. A real clock ignores it."""
 
 
 class WallClock:
-    """Seconds that pass, whoever uses them."""
-
-    exact = False
-    """Whether the price of a step is known before it is made."""
-    jitter = 0.015
-    """Seconds that others on the machine may take away at any moment."""
+    exact = False  # whether the price of a step is known before it is made
+    jitter = 0.015  # seconds that others on the machine may take away at any moment
 
     def now(self) -> float:
         return time.monotonic()
@@ -37,7 +33,7 @@ class WallClock:
 
 
 class CpuClock:
-    """Seconds of processor time of this process, of all its threads together."""
+    """Seconds of processor time of all threads of this process."""
 
     exact = False
     jitter = 0.002
@@ -67,7 +63,7 @@ class VirtualClock:
         self._now += cost
 
     def turn_to(self, now: float) -> None:
-        """Show another time, as of a training that is taken up again."""
+        """Set the time, for a resumed training."""
         self._now = float(now)
 
 
@@ -79,37 +75,30 @@ CLOCKS: dict[str, type[WallClock] | type[CpuClock] | type[VirtualClock]] = {
 
 
 def make_clock(name: str) -> Clock:
-    """A clock by its name."""
     if name not in CLOCKS:
         raise UserError(f"there is no clock '{name}', only {', '.join(CLOCKS)}{suggest(name, CLOCKS)}")
     return CLOCKS[name]()
 
 
-WINDOW = 32
-"""Steps that are remembered."""
-HIGH = 0.9
-"""Which quantile of them the next step is expected to stay below; higher ones belong to the machine's hiccups."""
+WINDOW = 32  # steps that are remembered
+HIGH = 0.9  # the quantile that the next step is expected to stay below; higher ones are outliers
 
 
 class StepTimes:
-    """Seconds per unit of cost, of the last steps. The first one is forgotten soon: it pays for what is set up once."""
+    """Seconds per unit of cost of recent steps. The first is dropped soon, since it includes set-up."""
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
         self._count = 0
-        self.typical = 0.0
-        """The median."""
-        self.high = 0.0
-        """What nine in ten stay below."""
-        self.longest = 0.0
-        """What hardly any is longer than: as the longest, and some more as long as only few were seen."""
+        self.typical = 0.0  # the median
+        self.high = 0.0  # the 90th percentile
+        self.longest = 0.0  # hardly any step is longer: the longest, and some more while only few were seen
 
     def __bool__(self) -> bool:
         return bool(self._recent)
 
     def add(self, seconds: float) -> None:
-        """One more step has ended."""
         self._recent.append(seconds)
         insort(self._sorted, seconds)
         self._count += 1
@@ -119,7 +108,7 @@ class StepTimes:
         self._summarise()
 
     def scale(self, ratio: float) -> None:
-        """Steps cost so many times as much from now on."""
+        """Steps cost `ratio` times as much from now on."""
         self._recent = deque(seconds * ratio for seconds in self._recent)
         self._sorted = [seconds * ratio for seconds in self._sorted]
         self._summarise()
@@ -131,11 +120,9 @@ class StepTimes:
             self.longest = self._sorted[-1] * (1 + 1 / number)
 
     def state(self) -> dict[str, Any]:
-        """All of it as plain values."""
         return {"recent": list(self._recent), "count": self._count}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on where that was."""
         self._recent = deque(state["recent"])
         self._sorted, self._count = sorted(self._recent), state["count"]
         self.typical = self.high = self.longest = 0.0

@@ -17,58 +17,43 @@ if TYPE_CHECKING:
     from gpuyard.adapt.agent.decision_trees import Actions
 
 
-PAYBACK = 100.0
-"""Steps after which a new layer shows 63 % of what it can (one less 1/e); with half as many it shows 22 %."""
-REACH = 0.2
-"""The part of the error left that one more layer can take away."""
-NEXT = 0.6
-"""What the next growth can take away, relative to the one before."""
-STEEP = 1.2
-"""The part of the error that a training in its first steps takes away by 2.7 times as many of them."""
-FLAT = 700.0
-"""Steps in all at which that has fallen to 37 % (1/e)."""
-MARGIN = 0.2
-"""Times the noise of one evaluation that the gain must be."""
-MOST_NOISE = 0.03
-"""More than that is the bend of a curve that still rises, and is not taken for noise."""
+PAYBACK = 100.0  # steps after which a new layer shows 63 % of its gain (1 - 1/e); after half of them, 22 %
+REACH = 0.2  # the part of the error left that one more layer can take away
+NEXT = 0.6  # gain of the next growth, relative to the one before
+STEEP = 1.2  # the part of the error that a training in its first steps takes away by 2.7 times as many of them
+FLAT = 700.0  # steps in all at which that has fallen to 37 % (1/e)
+MARGIN = 0.2  # times the noise of one evaluation that the gain must be
+MOST_NOISE = 0.03  # more is the bend of a rising curve, not noise
 USUAL_NOISE = 0.01
 USUAL_COST = 1.5
 USUAL_ACCURACY = 0.5
-USUAL_STEPS = 2000.0
-"""What is taken where nothing is known."""
-LEAST_HEADROOM = 0.05
-"""Share of GPU memory that must be free."""
+USUAL_STEPS = 2000.0  # defaults for unknown values
+LEAST_HEADROOM = 0.05  # share of GPU memory that must be free
 
 
 @dataclass(frozen=True)
 class Weighed:
-    """What an option is expected to bring and to cost, in accuracy."""
-
     option: Option
     cost: float
-    steps: float
-    """That are left after paying for it."""
+    steps: float  # that are left after paying for it
     brings: float
     forgone: float
 
     @property
     def gain(self) -> float:
-        """What remains."""
         return self.brings - self.forgone
 
 
 class CostRule:
-    """Grows where the steps that are left, at the new price, let a new layer pay back more than noise."""
+    """Grows where the remaining steps, at the new price, let a new layer pay back more than noise."""
 
     name = "cost-rule"
-    foresees = True
-    """Its answer depends on the situation alone, and tells what it expects: it may be asked at any time."""
+    foresees = True  # its answer depends on the situation alone, and tells what it expects: it may be asked at any time
 
     def __init__(self, payback: float = PAYBACK, margin: float = MARGIN) -> None:
         self.payback, self.margin = payback, margin
 
     def decide(self, situation: Situation) -> Decision:
-        """The option with the highest gain, if that is above noise."""
         if not situation.options:
             return nothing(situation, "there is nowhere to grow")
         if situation.headroom < LEAST_HEADROOM:
@@ -87,7 +72,6 @@ class CostRule:
         return grow(situation, best.option, f"{said}; {compared}", best.gain)
 
     def weigh(self, situation: Situation, option: Option) -> Weighed:
-        """What an option brings and costs."""
         cost = USUAL_COST if math.isnan(option.cost_ratio) else max(option.cost_ratio, 1e-6)
         error = 1.0 - (USUAL_ACCURACY if math.isnan(situation.accuracy) else min(situation.accuracy, 1.0))
         done, left = _steps(situation)
@@ -98,7 +82,7 @@ class CostRule:
 
 
 def _steps(situation: Situation) -> tuple[float, float]:
-    """Steps done, at least one, and left; where nobody counts them, by what is left of the time."""
+    """Steps done, at least one, and left; without counts, by the time left."""
     left = situation.steps_left
     if math.isnan(left):
         left = situation.fraction_left * USUAL_STEPS
@@ -112,23 +96,19 @@ DEFAULT = "cost-rule"
 
 
 class Never:
-    """Never grows."""
-
     name = "never"
 
     def decide(self, situation: Situation) -> Decision:
-        """Nothing, always."""
         return nothing(situation, "it never grows")
 
 
 class Timed:
-    """Grows at certain decisions, whatever is seen: the first, the middle, the last, or every so many."""
+    """Grows at certain decisions, whatever the situation: the first, the middle, the last, or every n-th."""
 
     def __init__(self, name: str, times: int = 1, every: int = 1, site: str = "cheapest") -> None:
         self.name, self.times, self.every, self.site = name, times, every, site
 
     def decide(self, situation: Situation) -> Decision:
-        """Grow, if it is time."""
         due, when = self._due(situation.decision, situation.decisions)
         told = f"decision {situation.decision + 1} of {situation.decisions}"
         if not due:
@@ -148,7 +128,7 @@ class Timed:
 
 
 class Random:
-    """Grows by chance: every option and nothing alike, or with a given chance."""
+    """Grows at random: every option and nothing alike, or with a given probability."""
 
     name = "random"
 
@@ -156,7 +136,6 @@ class Random:
         self.chance, self._random = chance, random.Random(seed)
 
     def decide(self, situation: Situation) -> Decision:
-        """Whatever is drawn."""
         options = situation.nothing
         chance = options / (options + 1) if math.isnan(self.chance) else self.chance if options else 0.0
         chances = (*(chance / options for _ in range(options)), 1.0 - chance)
@@ -168,7 +147,7 @@ class Random:
 
 
 class TableOracle:
-    """Does what came to most in a recording of the same environment."""
+    """Repeats the best sequence of a recording of the same environment."""
 
     name = "table-oracle"
 
@@ -176,7 +155,7 @@ class TableOracle:
         self.sequence, self.environment, self.accuracy = sequence, environment, accuracy
 
     def decide(self, situation: Situation) -> Decision:
-        """The next action of the best sequence; nothing, after its end."""
+        """The next action of the best sequence; nothing after its end."""
         if situation.decision >= len(self.sequence):
             return nothing(situation, f"the recording of {self.environment} has no more decisions")
         action = self.sequence[situation.decision]
@@ -192,17 +171,15 @@ class TableOracle:
 
 
 class Reinforce:
-    """Does what was learned from recordings; nothing, where the gain that is expected is below noise."""
+    """Acts as learned from recordings; does nothing where the expected gain is below noise."""
 
     name = "reinforce"
-    foresees = True
-    """Its answer depends on the situation alone, and tells what it expects: it may be asked at any time."""
+    foresees = True  # its answer depends on the situation alone, and tells what it expects: it may be asked at any time
 
     def __init__(self, agent: Agent, source: str = "") -> None:
         self.agent, self.source = agent, source
 
     def decide(self, situation: Situation) -> Decision:
-        """The likeliest action, unless too little is to be gained by it."""
         if not situation.options:
             return nothing(situation, "there is nowhere to grow")
         weighed, gains, noises = self.agent.weigh(situation)
@@ -225,7 +202,7 @@ def _points(gain: float) -> str:
 
 
 def pick(situation: Situation, site: str) -> tuple[Option, str]:
-    """The option that a word or a number stands for, and why it is that."""
+    """The option that a word or a number names, and the reason."""
     options = situation.options
     if site == "first":
         return options[0], "the first"
@@ -254,7 +231,6 @@ def make_decider(text: str) -> Decider:
 
 
 def decider_names() -> tuple[str, ...]:
-    """All that can be named."""
     return tuple(_MAKERS)
 
 

@@ -10,27 +10,19 @@ from typing import Any, Protocol, TypeVar
 from gpuyard.adapt.budget import Budget
 from gpuyard.errors import UserError
 
-UNKNOWN = math.nan
-"""A quantity that nobody measured; null in JSON."""
+UNKNOWN = math.nan  # a quantity that was not measured; null in JSON
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One operation that could be done now."""
-
-    action: int
-    """Its number among the options; doing nothing has the number after the last."""
+    action: int  # its number among the options; doing nothing has the number after the last
     site: str
     op: str = "deepen"
-    cost_ratio: float = UNKNOWN
-    """Time of a step after the operation, relative to now."""
-    position: float = UNKNOWN
-    """Where in the network: 0 is at the input, 1 at the output."""
-    grown: int = 0
-    """How often that place was grown so far."""
-    params_ratio: float = UNKNOWN
-    """Parameters after the operation, relative to now."""
+    cost_ratio: float = UNKNOWN  # time of a step after the operation, relative to now
+    position: float = UNKNOWN  # where in the network: 0 is at the input, 1 at the output
+    grown: int = 0  # how often that place was grown so far
+    params_ratio: float = UNKNOWN  # parameters after the operation, relative to now
     kind: str = ""
 
 
@@ -39,25 +31,17 @@ class Situation:
     """A training at the moment of a decision; `nan` is unknown."""
 
     time_left: float
-    time_total: float
-    """In units of the budget's clock."""
-    steps_left: float = UNKNOWN
-    """At the present time of a step."""
+    time_total: float  # in units of the budget's clock
+    steps_left: float = UNKNOWN  # at the present time of a step
     steps_done: float = UNKNOWN
-    accuracy: float = UNKNOWN
-    """On validation data, now."""
-    slope: float = UNKNOWN
-    """Accuracy gained lately per whole budget: 0.1 is a point per tenth of the budget."""
-    headroom: float = 1.0
-    """Share of GPU memory that is free; 1 if unknown."""
+    accuracy: float = UNKNOWN  # on validation data, now
+    slope: float = UNKNOWN  # accuracy gained lately per whole budget: 0.1 is a point per tenth of the budget
+    headroom: float = 1.0  # share of GPU memory that is free; 1 if unknown
     grown: int = 0
     decision: int = 0
-    decisions: int = 1
-    """Which decision this is, from 0 on, and how many there are in all."""
-    noise: float = UNKNOWN
-    """Standard deviation of an accuracy between seeds or evaluations."""
-    loss_gap: float = UNKNOWN
-    """Loss on validation data less that on training data."""
+    decisions: int = 1  # which decision this is, from 0 on, and how many there are in all
+    noise: float = UNKNOWN  # standard deviation of an accuracy between seeds or evaluations
+    loss_gap: float = UNKNOWN  # loss on validation data less that on training data
     train_accuracy: float = UNKNOWN
     options: tuple[Option, ...] = ()
 
@@ -68,16 +52,15 @@ class Situation:
 
     @property
     def fraction_left(self) -> float:
-        """The share of the budget that is left."""
         return self.time_left / self.time_total if self.time_total > 0 else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values; what is unknown is null."""
+        """As plain values; unknown ones are null."""
         return {**_plain(asdict(self)), "options": [_plain(asdict(option)) for option in self.options]}
 
     @staticmethod
     def from_json(facts: Mapping[str, Any]) -> Situation:
-        """From what `to_json` gave; what is missing has its default."""
+        """From `to_json`; missing values have their defaults."""
         options = tuple(_option(k, one) for k, one in enumerate(facts.get("options") or ()))
         known = {field.name: facts[field.name] for field in fields(Situation) if field.name in facts}
         return _made(Situation, {**known, "options": options})
@@ -85,23 +68,17 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a decider answers."""
-
-    option: Option | None
-    """What to do; None: nothing."""
-    probabilities: tuple[float, ...]
-    """Of each option, and last of doing nothing."""
+    option: Option | None  # what to do; None: nothing
+    probabilities: tuple[float, ...]  # of each option, and last of doing nothing
     reason: str
-    predicted_gain: float = UNKNOWN
-    """Accuracy that the best option is expected to add to doing nothing."""
+    predicted_gain: float = UNKNOWN  # accuracy that the best option is expected to add to doing nothing
 
     @property
     def action(self) -> int:
-        """The number of what to do; that of doing nothing comes after the options'."""
+        """The number of the option; doing nothing comes after the options."""
         return len(self.probabilities) - 1 if self.option is None else self.option.action
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values, for a log."""
         return {
             "action": self.action,
             "site": None if self.option is None else self.option.site,
@@ -113,22 +90,18 @@ class Decision:
 
 
 class Decider(Protocol):
-    """Who decides."""
-
     name: str
 
-    def decide(self, situation: Situation) -> Decision:
-        """What to do now."""
-        ...
+    def decide(self, situation: Situation) -> Decision: ...
 
 
 def grow(situation: Situation, option: Option, reason: str, predicted_gain: float = UNKNOWN) -> Decision:
-    """The decision to do one thing for certain."""
+    """The decision for one option, with certainty."""
     return Decision(option, _certain(situation, option.action), reason, predicted_gain)
 
 
 def nothing(situation: Situation, reason: str, predicted_gain: float = UNKNOWN) -> Decision:
-    """The decision to do nothing for certain."""
+    """The decision to do nothing, with certainty."""
     return Decision(None, _certain(situation, situation.nothing), reason, predicted_gain)
 
 
@@ -151,7 +124,7 @@ def _option(place: int, facts: Any) -> Option:
 
 
 def _made(kind: type[T], facts: dict[str, Any]) -> T:
-    """One of a kind, each value checked; null becomes unknown."""
+    """An instance, each value checked; null becomes unknown."""
     found: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
         if field.name not in facts:
@@ -182,7 +155,7 @@ def _number(name: str, value: Any) -> float:
 
 
 CHANGES = ("up", "down")
-_HAIR = 1e-9
+_EPSILON = 1e-9
 
 
 @dataclass(frozen=True)
@@ -203,25 +176,24 @@ class Asking:
 
     @property
     def by_the_clock(self) -> bool:
-        """Whether it is known beforehand when."""
+        """Whether the times of decisions are known beforehand."""
         return bool(self.fractions or self.times)
 
     @property
     def decisions(self) -> int:
-        """How many there are, at most."""
         return len(self.fractions) + len(self.times) if self.by_the_clock else self.most
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """A change of resources that is told by the job's own file, in place of a scheduler."""
+class ResourceChange:
+    """A change of resources from the job's own file, instead of a scheduler."""
 
     time: float
     change: str
 
 
-def simulated(changes: Sequence[Mapping[str, Any]]) -> tuple[Simulated, ...]:
-    """Such changes in order of time, checked."""
+def resource_changes(changes: Sequence[Mapping[str, Any]]) -> tuple[ResourceChange, ...]:
+    """Changes in order of time, checked."""
     found = []
     for one in changes:
         time, change = one.get("time"), one.get("change")
@@ -229,31 +201,29 @@ def simulated(changes: Sequence[Mapping[str, Any]]) -> tuple[Simulated, ...]:
             raise UserError(f"a gpu_change needs a time from 0 on, not {time!r}")
         if change not in CHANGES:
             raise UserError(f"a gpu_change is 'up' or 'down', not {change!r}")
-        found.append(Simulated(float(time), str(change)))
+        found.append(ResourceChange(float(time), str(change)))
     return tuple(sorted(found, key=lambda one: one.time))
 
 
-class Agenda:
-    """What comes when: the next decision, change of resources and evaluation. All but the settings is state."""
+class DecisionSchedule:
+    """When the next decision, change of resources and evaluation are due. All but the settings is state."""
 
-    def __init__(self, asking: Asking, changes: tuple[Simulated, ...], every: float | None) -> None:
+    def __init__(self, asking: Asking, changes: tuple[ResourceChange, ...], every: float | None) -> None:
         if every is not None and not every > 0:
             raise UserError(f"evaluate_every is a part of the budget above 0, or None, not {every:g}")
         self.asking, self._changes, self._every = asking, changes, every
-        self.asked = 0
-        """Decisions so far."""
+        self.asked = 0  # decisions so far
         self._changed = 0
         self._ask_step = math.inf
-        self.evaluated = 0.0
-        """When the last regular evaluation was due."""
+        self.evaluated = 0.0  # when the last regular evaluation was due
         self.due_time, self.due_step = 0.0, math.inf
 
     def plan(self, budget: Budget, spacing: float = 0.0) -> None:
-        """Find out when the next thing is due; evaluations are at least `spacing` apart."""
+        """Compute when the next thing is due; evaluations are at least `spacing` apart."""
         due = [self._evaluation(budget, spacing), self._point(budget)]
         if self._changed < len(self._changes):
             due.append(self._changes[self._changed].time)
-        self.due_time, self.due_step = min(due) - _HAIR * budget.total, self._ask_step
+        self.due_time, self.due_step = min(due) - _EPSILON * budget.total, self._ask_step
 
     def _evaluation(self, budget: Budget, spacing: float) -> float:
         if self._every is None:
@@ -261,7 +231,7 @@ class Agenda:
         return self.evaluated + max(self.interval(budget), spacing)
 
     def interval(self, budget: Budget) -> float:
-        """How far apart evaluations are meant to be."""
+        """The intended time between evaluations."""
         return math.inf if self._every is None else self._every * budget.total
 
     def _point(self, budget: Budget) -> float:
@@ -272,27 +242,26 @@ class Agenda:
     def change(self, budget: Budget) -> str:
         """The change of resources that is due, once; empty if none is."""
         due = self._changes[self._changed].time if self._changed < len(self._changes) else math.inf
-        if budget.used >= due - _HAIR * budget.total:
+        if budget.used >= due - _EPSILON * budget.total:
             self._changed += 1
             return self._changes[self._changed - 1].change
         return ""
 
     def resources(self, change: str, step: int) -> None:
-        """Resources changed: ask from now on, or no more."""
+        """Resources changed: decide from now on, or no more."""
         if not self.asking.by_the_clock:
             self._ask_step = step if change == "up" and self.asked < self.asking.most else math.inf
 
     @property
     def asks(self) -> bool:
-        """Whether a decision follows from what is to be had."""
+        """Whether a decision follows a change of resources."""
         return self._ask_step < math.inf
 
     def question(self, budget: Budget, step: int) -> bool:
-        """Whether a decision is due."""
-        return step >= self._ask_step or budget.used >= self._point(budget) - _HAIR * budget.total
+        return step >= self._ask_step or budget.used >= self._point(budget) - _EPSILON * budget.total
 
     def answered(self, step: int, epoch: int) -> None:
-        """It was made; the next may come after as many steps as an epoch has."""
+        """A decision was made; the next may follow an epoch later."""
         self.asked += 1
         if self._ask_step < math.inf:
             self._ask_step = step + epoch if self.asked < self.asking.most else math.inf
@@ -300,22 +269,15 @@ class Agenda:
     def evaluation(self, budget: Budget, spacing: float) -> bool:
         """Whether an evaluation is due; it then counts as made."""
         used = budget.used
-        if used < self._evaluation(budget, spacing) - _HAIR * budget.total:
+        if used < self._evaluation(budget, spacing) - _EPSILON * budget.total:
             return False
         step = (self._every or 1.0) * budget.total
-        self.evaluated = max(self.evaluated, step * math.floor(used / step + _HAIR))
+        self.evaluated = max(self.evaluated, step * math.floor(used / step + _EPSILON))
         return True
 
     def state(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        return {
-            "asked": self.asked,
-            "changed": self._changed,
-            "ask_step": self._ask_step,
-            "evaluated": self.evaluated,
-        }
+        return {"asked": self.asked, "changed": self._changed, "ask_step": self._ask_step, "evaluated": self.evaluated}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on where that was."""
         self.asked, self._changed = state["asked"], state["changed"]
         self._ask_step, self.evaluated = state["ask_step"], state["evaluated"]

@@ -9,7 +9,6 @@ trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir))
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.signals import Interrupted, Signals
 from gpuyard.adapt.torchrates import agreed, set_rates
 from gpuyard.errors import UserError
+from gpuyard.policies.model_files import replace_file
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ImportError as error:
     raise UserError("this needs Hugging Face's Trainer: pip install transformers accelerate") from error
 
-_FILE = "gpuyard_budget.json"
-"""Beside what the Trainer puts into a checkpoint."""
+_FILE = "gpuyard_budget.json"  # beside what the Trainer puts into a checkpoint
 
 
 class BudgetCallback(TrainerCallback):
@@ -37,8 +36,7 @@ class BudgetCallback(TrainerCallback):
 
     def __init__(self, budget: Budget, plan: RatePlan | None = None, *, save_at_end: bool = False) -> None:
         self.budget, self.plan, self.watch, self._save_at_end = budget, plan or RatePlan(), Signals(), save_at_end
-        self.scale = 1.0
-        """The part of the full rate that holds now."""
+        self.scale = 1.0  # the part of the full rate that holds now
         self._mark, self._ending = 0.0, ""
 
     def on_train_begin(
@@ -83,10 +81,8 @@ class BudgetCallback(TrainerCallback):
         self._aside("checkpoint" if self._save_at_end else "")
         if not state.is_world_process_zero:
             return
-        file = _beside(args, state) / _FILE
-        fresh = file.with_suffix(".tmp")
-        fresh.write_text(json.dumps({"budget": self.budget.state(), "plan": self.plan.state()}))
-        os.replace(fresh, file)
+        state_now = json.dumps({"budget": self.budget.state(), "plan": self.plan.state()})
+        replace_file(_beside(args, state) / _FILE, state_now.encode())
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
@@ -102,7 +98,7 @@ class BudgetCallback(TrainerCallback):
             raise Interrupted(self._ending)
 
     def _aside(self, name: str) -> None:
-        """What the Trainer did since the last step ended is no part of the next."""
+        """Count the time since the last step as no part of the next."""
         now = self.budget.clock.now()
         self.budget.spent(now - self._mark, name)
         self._mark = now

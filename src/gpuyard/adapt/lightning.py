@@ -17,7 +17,7 @@ from gpuyard.adapt.budget import Budget
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.signals import Interrupted, Signals
 from gpuyard.adapt.torchrates import agreed, set_rates
-from gpuyard.adapt.training.model_checkpoints import Checkpoints
+from gpuyard.adapt.training.snapshots import Checkpoints
 from gpuyard.errors import UserError
 
 try:
@@ -29,8 +29,8 @@ except ImportError as error:
 class BudgetCallback(Callback):
     """Ends a training in time, with the last validation in it; sets the learning rate; heeds SIGTERM and SIGUSR1.
 
-    With a directory, a checkpoint is written every so many seconds and when a signal asks for it; after SIGTERM
-    `Interrupted` is raised then, which ends the process with code 75. The budget is part of each checkpoint.
+    With a directory, a checkpoint is written every `checkpoint_every` seconds and when a signal asks for it; after
+    SIGTERM `Interrupted` is raised then, which ends the process with code 75. The budget is part of each checkpoint.
     """
 
     def __init__(
@@ -42,8 +42,7 @@ class BudgetCallback(Callback):
         checkpoint_every: float = 600.0,
     ) -> None:
         self.budget, self.plan, self.watch = budget, plan or RatePlan(), Signals()
-        self.scale = 1.0
-        """The part of the full rate that holds now."""
+        self.scale = 1.0  # the part of the full rate that holds now
         self._checkpoints = None if checkpoints is None else Checkpoints(checkpoints)
         self._every, self._saved, self._validating = checkpoint_every, time.monotonic(), 0.0
 
@@ -78,7 +77,7 @@ class BudgetCallback(Callback):
             trainer.should_stop = True
 
     def _expect_validation(self, trainer: Trainer) -> None:
-        """As long as none was seen: as if its batches took as long as those of the training."""
+        """Before the first validation: assume that its batches take as long as training batches."""
         if self.budget.times and not self.budget.kept("evaluation") and trainer.enable_validation:
             batches = sum(number for number in trainer.num_val_batches if number != float("inf"))
             self.budget.keep("evaluation", batches * self.budget.times.typical)

@@ -17,12 +17,9 @@ from typing import Any
 from gpuyard.adapt.budget import Budget
 from gpuyard.errors import UserError, suggest
 
-CONSTANT = 0.8
-"""Up to where `constant` holds the full rate, of what follows the warm-up."""
-LANDING = 0.005
-"""The rate of steps that may be the last; all smoother ones are below already."""
-REWARM = 0.1
-"""A grant that comes when less of the rate is left than this part of what a longer plan has there rises to it."""
+CONSTANT = 0.8  # up to where `constant` holds the full rate, of what follows the warm-up
+LANDING = 0.005  # the rate of steps that may be the last; all smoother ones are below already
+REWARM = 0.1  # if less than this part of a longer plan's rate is left when a grant comes, the rate rises to it
 
 SHAPES: dict[str, Callable[[float], float]] = {
     "linear": lambda place: 1.0 - place,
@@ -77,7 +74,7 @@ class RatePlan:
         return min(scale, LANDING) if budget.last else scale
 
     def _extended(self, now: float, end: float) -> None:
-        """The grant is longer now. If next to nothing is left of the rate, it would be wasted: rise."""
+        """The grant is longer now. With nearly nothing left of the rate, the time would be wasted: raise it."""
         place = max(self.warmup, now / end) if end > now and math.isfinite(end) else self._place
         if place < self._place and (self.rewarm == "always" or self._at(self._place) < REWARM * self._at(place)):
             before = self._at(self._place)
@@ -93,10 +90,8 @@ class RatePlan:
         return min(scale, before + (scale - before) * max(0.0, now - since) / (until - since))
 
     def state(self) -> dict[str, Any]:
-        """All of it as plain values."""
         return {"place": self._place, "time": self._time, "total": self._total, "rise": self._rise}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on where that was."""
         self._place, self._time, self._total = state["place"], state["time"], state["total"]
         self._rise = None if state["rise"] is None else (state["rise"][0], state["rise"][1], state["rise"][2])

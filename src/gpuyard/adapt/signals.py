@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-EXIT_CODE = 75
-"""What a process ends with that was interrupted and can go on later (EX_TEMPFAIL of sysexits.h)."""
+EXIT_CODE = 75  # exit code of an interrupted process that can be resumed (EX_TEMPFAIL of sysexits.h)
 
 
 class Interrupted(SystemExit):
@@ -34,17 +33,14 @@ class Signals:
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        self.end = ""
-        """Why to end; empty if nobody asked."""
-        self.save = False
-        """Whether somebody asked for a checkpoint."""
-        self.any = False
-        """Whether there is anything to heed at all."""
+        self.end = ""  # why to end; empty without a request
+        self.save = False  # whether a checkpoint was requested
+        self.any = False  # whether any signal came
         self._in_job = bool((os.environ if environment is None else environment).get("GPUYARD_JOB_ID"))
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # Python allows it nobody else
+        if threading.current_thread() is threading.main_thread():  # Python allows it in no other
             for number in (signal.SIGTERM, signal.SIGUSR1):
                 self._before[number] = signal.signal(number, self._note)
         return self
@@ -62,6 +58,5 @@ class Signals:
         self.save = self.any = True
 
     def saved(self) -> None:
-        """The checkpoint is written."""
         self.save = False
         self.any = bool(self.end)

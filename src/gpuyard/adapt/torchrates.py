@@ -21,12 +21,12 @@ def set_rates(optimizer: Optimizer, scale: float) -> None:
 
 
 def agreed(value: T) -> T:
-    """What the first of several processes that train together says: clocks differ, and they must do the same."""
+    """The value of the first of several training processes: clocks differ, and all must do the same."""
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() < 2:
         return value
-    told: list[Any] = [value]
-    distributed.broadcast_object_list(told, src=0)
-    first: T = told[0]
+    shared: list[Any] = [value]
+    distributed.broadcast_object_list(shared, src=0)
+    first: T = shared[0]
     return first
 
 
@@ -46,7 +46,6 @@ class BudgetLR(LRScheduler):
         super().__init__(optimizer)
 
     def get_lr(self) -> list[Any]:
-        """The rates as they are to be."""
         return [rate * self._scale for rate in self.base_lrs]
 
     def step(self, epoch: int | None = None) -> None:
@@ -67,7 +66,6 @@ class BudgetLR(LRScheduler):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where that was."""
         self.plan.load_state(state_dict["plan"])
         self.budget.load_state(state_dict["budget"])
         self._scale, self.last_epoch = state_dict["scale"], state_dict["steps"]

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import json
 import math
-import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -14,22 +13,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from gpuyard.adapt.clocks import CLOCKS
 from gpuyard.errors import UserError, suggest
 from gpuyard.units import parse_duration
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that whoever reads it sees all of it, or what was there before."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(draft, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-
-
 def read_text(path: Path) -> str:
-    """What is in a file; of one that ends with .gz, what is in it uncompressed."""
+    """The text of a file; one that ends with .gz is uncompressed."""
     if path.suffix != ".gz":
         return path.read_text()
     try:
@@ -38,7 +28,6 @@ def read_text(path: Path) -> str:
         raise OSError(0, f"it is not whole, or not compressed by gzip ({error})") from None
 
 
-CLOCKS = ("wall", "cpu", "virtual")
 OPTIMIZERS = ("adam", "adamw", "sgd")
 OPERATIONS = ("deepen", "widen")
 _LARGEST = 1_000_000  # bytes of a file
@@ -46,20 +35,14 @@ _LARGEST = 1_000_000  # bytes of a file
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How it is trained."""
-
     batch_size: int = 64
     learning_rate: float = 0.01
     optimizer: str = "adam"
     weight_decay: float = 0.0
-    rate: str = "linear"
-    """How the learning rate goes to zero; see `rates`."""
-    restart_rate: bool = False
-    """Whether it goes back to the full rate after each growth."""
-    evaluate_every: float = 0.05
-    """A part of the budget."""
-    threads: int = 1
-    """CPU threads of torch."""
+    rate: str = "linear"  # how the learning rate goes to zero; see `rates`
+    restart_rate: bool = False  # whether it goes back to the full rate after each growth
+    evaluate_every: float = 0.05  # a part of the budget
+    threads: int = 1  # CPU threads of torch
 
     def __post_init__(self) -> None:
         _check(self.batch_size >= 1, f"batch_size must be 1 or more, not {self.batch_size}")
@@ -72,20 +55,13 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Environments:
-    """What is recorded: every combination of these is an environment."""
-
-    budget: tuple[float, ...] = ()
-    """Empty: the job's own."""
-    up: tuple[float, ...] = ()
-    """Parts of the budget after which there is more to be had; empty: as the job says."""
-    decisions: int = 3
-    """How many decisions follow, evenly spread over what is left."""
+    budget: tuple[float, ...] = ()  # empty: the job's own
+    up: tuple[float, ...] = ()  # parts of the budget after which resources go up; empty: as the job says
+    decisions: int = 3  # number of decisions, evenly spread over the rest
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One training."""
-
     name: str
     budget: float
     network: Mapping[str, Any]
@@ -94,19 +70,16 @@ class Job:
     seed: int = 0
     decider: str = "cost-rule"
     gpu_changes: tuple[Mapping[str, Any], ...] = ()
-    decisions: int = 3
-    """How often it may be asked once resources went up, an epoch apart."""
-    decide_at: tuple[float, ...] = ()
-    """Parts of the budget at which it is asked in any case."""
+    decisions: int = 3  # most decisions after resources went up, an epoch apart
+    decide_at: tuple[float, ...] = ()  # parts of the budget at which a decision is made in any case
     grow_by: tuple[str, ...] = ("deepen",)
     training: Training = field(default_factory=Training)
     environments: Environments = field(default_factory=Environments)
-    folder: Path = field(default_factory=Path)
-    """Where files that it names are looked for."""
+    folder: Path = field(default_factory=Path)  # base of relative paths
 
     def __post_init__(self) -> None:
         _check(0 < self.budget < math.inf, f"a budget must be above 0, not {self.budget:g}")
-        _check_known("clock", self.clock, CLOCKS)
+        _check_known("clock", self.clock, tuple(CLOCKS))
         _check(bool(self.grow_by), "grow_by needs deepen, widen, or both")
         for word in self.grow_by:
             _check_known("grow_by", word, OPERATIONS)
@@ -119,7 +92,6 @@ class Job:
 
     @property
     def hash(self) -> str:
-        """Tells trainings apart."""
         return hashlib.sha256(json.dumps(self.facts(), sort_keys=True).encode()).hexdigest()[:16]
 
     def to_record(self) -> list[Job]:
@@ -135,7 +107,7 @@ class Job:
 
 
 def _first_up(job: Job) -> float:
-    """The part of the budget after which there is more to be had."""
+    """The part of the budget after which resources go up."""
     if job.decide_at:
         return min(job.decide_at)
     times = [float(change["time"]) for change in job.gpu_changes if change.get("change") == "up"]
@@ -145,7 +117,7 @@ def _first_up(job: Job) -> float:
 
 
 def read_job(path: Path) -> Job:
-    """A job out of its file; every mistake is told with what to do about it."""
+    """A job from its file; errors say what to do."""
     try:
         if path.stat().st_size > _LARGEST:
             raise UserError(f"{path} is too large to be a job")
@@ -161,7 +133,6 @@ def read_job(path: Path) -> Job:
 
 
 def job_of(facts: Mapping[str, Any], name: str, folder: Path) -> Job:
-    """A job out of what its file says."""
     known = {one.name for one in fields(Job)} - {"folder"}
     given = dict(facts)
     for word in given:

@@ -20,14 +20,13 @@ from typing import Any
 from gpuyard.errors import UserError
 from gpuyard.kubernetes.names import ALIYUN_MEMORY, GPU, GPU_MEMORY, INDICES, SCHEDULER, SEED_MEMORY
 
-VARIABLE = "NVIDIA_VISIBLE_DEVICES"
-"""What NVIDIA's container runtime shows a container: indices of GPUs, nothing if it is empty."""
+VARIABLE = "NVIDIA_VISIBLE_DEVICES"  # GPUs that NVIDIA's container runtime shows a container: indices, or empty
 PATH = "/mutate"
 _VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
-_DEFAULT = ("", "default-scheduler")  # what the API server has put there when nobody chose a scheduler
+_DEFAULT = ("", "default-scheduler")  # the API server's default where no scheduler was chosen
 _MOST = 16 * 2**20  # bytes of a review: objects are far smaller, with what they were before as well
 _HURRY = 10.0  # seconds for a handshake, and for a request that has begun
-_IDLE = 120.0  # between requests: API servers hang up after 90, so that it is never us who cuts one off
+_IDLE = 120.0  # between requests: API servers hang up after 90, so that we never cut one off
 _NOTHING = f"there is nothing here; reviews are sent to {PATH}\n"
 _GRACE = 5.0  # seconds at the end for what has been asked already
 
@@ -41,18 +40,15 @@ class BadReview(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Whose pods are changed, and how."""
-
     scheduler: str = SCHEDULER
-    set_scheduler: bool = False
-    """Whether pods that say how much GPU memory they want, and nothing of a scheduler, are made ours."""
+    set_scheduler: bool = False  # whether pods that declare GPU memory, and no scheduler, become ours
 
 
 # -- what is said to a review -----------------------------------------------------------------------------
 
 
 def answer(review: Any, rules: Rules) -> Object:
-    """The review with our response: every pod is allowed, ours with what they lack."""
+    """The review with our response: every pod is allowed; ours get what they lack."""
     request = _request(review)
     response: Object = {"uid": request["uid"], "allowed": True}
     if _is_new_pod(request):
@@ -66,7 +62,7 @@ def answer(review: Any, rules: Rules) -> Object:
 
 
 def patch(pod: Object, rules: Rules) -> list[Object]:
-    """What a pod lacks, as a JSON patch; nothing for pods that are not ours, or that share no GPU."""
+    """Changes to a pod as a JSON patch; none for pods of other schedulers, or that share no GPU."""
     spec = _mapping(pod, "spec")
     changes: list[Object] = []
     scheduler = spec.get("schedulerName", "")
@@ -92,14 +88,14 @@ def _request(review: Any) -> Object:
 
 
 def _is_new_pod(request: Object) -> bool:
-    """Whether the rest is worth a look: an update cannot change a container's environment."""
+    """Whether a review creates a pod: updates cannot change a container's environment."""
     kind = _mapping(request, "kind")
     is_pod = not kind.get("group") and kind.get("kind") == "Pod"
     return is_pod and request.get("operation") == "CREATE" and not request.get("subResource")
 
 
 def _shares(pod: Object) -> bool:
-    """Whether a pod wants a part of a GPU; who has whole ones is told which by NVIDIA's device plugin."""
+    """Whether a pod wants a part of a GPU; NVIDIA's device plugin tells pods with whole GPUs which ones they have."""
     spec = _mapping(pod, "spec")
     containers = [*_list(spec, "containers"), *_list(spec, "initContainers")]
     if any(_asks(container, GPU) for container in containers):
@@ -149,7 +145,7 @@ def _named(request: Object, pod: Object) -> str:
 
 
 class Certificate:
-    """A certificate with its key; once the files are others, new connections see those."""
+    """A certificate with its key; new connections use the files as they are then."""
 
     def __init__(self, file: str, key: str) -> None:
         self._files = (file, key)
@@ -157,7 +153,6 @@ class Certificate:
         self._seen, self._context = self._look(), self._loaded()
 
     def context(self) -> ssl.SSLContext:
-        """What the next connection is to be made with."""
         with self._lock:
             if (seen := self._look()) != self._seen:
                 self._seen = seen
@@ -170,7 +165,7 @@ class Certificate:
             return self._context
 
     def _look(self) -> list[tuple[int, ...]]:
-        """What tells whether a file has been replaced."""
+        """Identifies the files' versions."""
         found = list[tuple[int, ...]]()
         for path in self._files:
             try:
@@ -182,12 +177,12 @@ class Certificate:
 
     def _loaded(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*self._files, password=lambda: b"")  # nobody is there to type one
+        context.load_cert_chain(*self._files, password=lambda: b"")  # there is no terminal to type one
         return context
 
 
 class Webhook(socketserver.ThreadingTCPServer):
-    """Answers reviews, a thread for each connection; used as a context, it listens from the beginning to the end."""
+    """Answers reviews, with a thread for each connection; as a context manager, it listens until the exit."""
 
     allow_reuse_address = True
     daemon_threads = True  # those that wait for a next request need not end before we do
@@ -196,8 +191,7 @@ class Webhook(socketserver.ThreadingTCPServer):
     def __init__(self, address: tuple[str, int], certificate: Certificate, rules: Rules) -> None:
         self.certificate, self.rules = certificate, rules
         self._quiet = threading.Condition()
-        self.working = 0
-        """Requests that are being answered."""
+        self.working = 0  # requests that are being answered
         try:
             self.address_family, *_, where = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
             super().__init__(where, _Handler)  # type: ignore[arg-type]  # of IPv6, an address has four parts
@@ -218,7 +212,7 @@ class Webhook(socketserver.ThreadingTCPServer):
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """While somebody is to be answered, we do not end."""
+        """The server does not end within this context."""
         with self._quiet:
             self.working += 1
         try:
@@ -229,13 +223,13 @@ class Webhook(socketserver.ThreadingTCPServer):
                 self._quiet.notify_all()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Shake hands here, in the connection's own thread, where a slow one keeps nobody waiting."""
+        """Do the TLS handshake in the connection's own thread, where a slow client delays no other."""
         request.settimeout(_HURRY)
         with self.certificate.context().wrap_socket(request, server_side=True) as secured:
             _Handler(secured, client_address, self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say what ended a connection; one that was merely lost is nobody's concern."""
+        """Log why a connection ended, unless it was merely lost."""
         error = sys.exc_info()[1]
         if isinstance(error, ssl.SSLError):
             log.warning("%s and we do not agree on TLS (%s): does it trust our certificate?", client_address[0],
@@ -256,14 +250,12 @@ class _Handler(BaseHTTPRequestHandler):
         log.debug(format, *arguments)
 
     def do_GET(self) -> None:
-        """Tell that we live."""
         if self.path == "/healthz":
             self._send(200, "ok\n")
         else:
             self._send(404, _NOTHING)
 
     def do_POST(self) -> None:
-        """Answer a review."""
         with self.server.at_work():
             if self.path.partition("?")[0] != PATH:
                 self.close_connection = True  # what was sent has not been read

@@ -1,13 +1,18 @@
-"""Client of the Kubernetes API: JSON over one open connection per thread, and watches."""
+"""Client of the Kubernetes API:
+
+JSON over one open connection per thread, watches, and reflectors that list and watch a kind.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
+import logging
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -22,7 +27,7 @@ except ImportError:  # the extra [kubernetes] has it; without it lists of thousa
 Object = dict[str, Any]
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 _PAGE = 500  # objects of a list at once
-_QUIET = 330.0  # seconds without a byte after which a watch is taken for dead: servers close them, or send bookmarks
+_QUIET = 330.0  # seconds without a byte after which a watch counts as dead: servers close them, or send bookmarks
 
 
 class ApiError(GpuyardError):
@@ -34,22 +39,21 @@ class ApiError(GpuyardError):
 
     @property
     def conflict(self) -> bool:
-        """Whether somebody else was faster."""
+        """Whether another client was faster."""
         return self.status == 409
 
     @property
     def missing(self) -> bool:
-        """Whether there is no such thing (any more)."""
         return self.status == 404
 
     @property
     def gone(self) -> bool:
-        """Whether the server does not remember as far back as we asked: list again."""
+        """Whether the server has forgotten the requested version: list again."""
         return self.status == 410 or self.reason in ("Expired", "Gone")
 
     @property
     def later(self) -> bool:
-        """Whether it may go well if it is tried again."""
+        """Whether a retry may succeed."""
         return self.status == 429 or self.status >= 500
 
 
@@ -60,13 +64,12 @@ class Unreachable(GpuyardError):
 class Change(NamedTuple):
     """One line of a watch."""
 
-    kind: str
-    """`ADDED`, `MODIFIED`, `DELETED` or `BOOKMARK`."""
+    kind: str  # `ADDED`, `MODIFIED`, `DELETED` or `BOOKMARK`
     object: Object
 
 
 class Listed(NamedTuple):
-    """What a list held, and the version from which on to watch."""
+    """Objects of a list, and the version from which to watch."""
 
     items: list[Object]
     version: str
@@ -82,7 +85,7 @@ class Api:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the connections of all threads; who calls again gets a new one."""
+        """Close the connections of all threads; a later call opens a new one."""
         with self._lock:
             links, self._links = self._links, []
         for link in links:
@@ -91,23 +94,19 @@ class Api:
     # -- single calls -------------------------------------------------------------------------------
 
     def get(self, path: str, **params: Any) -> Object:
-        """What is at a path."""
         return self.call("GET", path, params=params)
 
     def post(self, path: str, body: Mapping[str, Any], **params: Any) -> Object:
-        """Make something."""
         return self.call("POST", path, body, params)
 
     def put(self, path: str, body: Mapping[str, Any], **params: Any) -> Object:
-        """Replace something."""
         return self.call("PUT", path, body, params)
 
     def patch(self, path: str, body: Mapping[str, Any], kind: str = MERGE, **params: Any) -> Object:
-        """Change a part of something."""
         return self.call("PATCH", path, body, params, kind)
 
     def delete(self, path: str, body: Mapping[str, Any] | None = None, **params: Any) -> Object:
-        """Remove something; `gracePeriodSeconds`, `propagationPolicy` and `dryRun` may follow."""
+        """Delete an object; `gracePeriodSeconds`, `propagationPolicy` and `dryRun` may follow."""
         return self.call("DELETE", path, body, params)
 
     def call(
@@ -130,7 +129,7 @@ class Api:
         return found
 
     def _sent(self, method: str, target: str, content: bytes | None, kind: str) -> tuple[int, bytes]:
-        """Send it on this thread's connection; on a new one if the server closed that while it was idle."""
+        """Send on this thread's connection, or on a new one if the server closed that while it was idle."""
         kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         for link in ([kept] if kept is not None else []) + [None]:
             fresh = link is None
@@ -171,7 +170,7 @@ class Api:
         return http.client.HTTPSConnection(where.host, where.port, timeout=timeout, context=context)
 
     def _kept(self, timeout: float) -> http.client.HTTPConnection:
-        """A connection that is closed with all others."""
+        """A connection that `close` closes."""
         link = self._link(timeout)
         with self._lock:
             self._links.append(link)
@@ -193,7 +192,6 @@ class Api:
     # -- many objects -------------------------------------------------------------------------------
 
     def list(self, path: str, **params: Any) -> Listed:
-        """All objects of a kind, page by page."""
         items, going_on = list[Object](), ""
         while True:
             more = {"continue": going_on} if going_on else {}
@@ -205,7 +203,6 @@ class Api:
                 return Listed(items, str(meta.get("resourceVersion", "")))
 
     def watch(self, path: str, version: str, *, seconds: int = 300, **params: Any) -> Watch:
-        """What happens to objects of a kind from a version on."""
         asked = {**params, "watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true",
                  "timeoutSeconds": seconds}  # fmt: skip
         link = self._link(self._timeout)
@@ -226,7 +223,7 @@ class Api:
 
 
 class Watch:
-    """A stream of changes; it ends when the server has said so, and then another one goes on from the last version."""
+    """A stream of changes; when the server ends it, another one continues from the last version."""
 
     def __init__(self, api: Api, link: http.client.HTTPConnection, answer: http.client.HTTPResponse) -> None:
         self._api, self._link, self._answer = api, link, answer
@@ -284,15 +281,107 @@ def _loads(text: bytes) -> Any:
 
 
 def core(kind: str, namespace: str = "", name: str = "", *below: str) -> str:
-    """The path of something in the core group: `core("pods", "default", "a", "binding")`."""
+    """Path of an object in the core group: `core("pods", "default", "a", "binding")`."""
     return _path("/api/v1", kind, namespace, name, *below)
 
 
 def group(group: str, kind: str, namespace: str = "", name: str = "", *below: str) -> str:
-    """The path of something in another group: `group("coordination.k8s.io/v1", "leases", "kube-system")`."""
+    """Path of an object in another group: `group("coordination.k8s.io/v1", "leases", "kube-system")`."""
     return _path(f"/apis/{group}", kind, namespace, name, *below)
 
 
 def _path(root: str, kind: str, namespace: str, name: str, *below: str) -> str:
     parts = [root, *(("namespaces", quote(namespace)) if namespace else ()), kind]
     return "/".join([*parts, *(quote(part) for part in (name, *below) if part)])
+
+
+log = logging.getLogger("gpuyard.kubernetes")
+_FIRST, _LONGEST = 0.1, 5.0  # seconds until a retry
+
+
+class Relisted(NamedTuple):
+    kind: str
+    objects: list[Any]
+
+
+class Changed(NamedTuple):
+    kind: str
+    object: Any
+
+
+class Gone(NamedTuple):
+    kind: str
+    object: Any
+
+
+class Reflector(threading.Thread):
+    """Follows one kind of object, and parses objects in its own thread, not in the scheduler's."""
+
+    def __init__(
+        self,
+        api: Api,
+        kind: str,
+        path: str,
+        read: Callable[[Object], Any],
+        send: Callable[[Relisted | Changed | Gone], None],
+        resync: float,
+    ) -> None:
+        super().__init__(name=f"watch {kind}", daemon=True)
+        self._api, self._kind, self._path, self._read, self._send = api, kind, path, read, send
+        self._resync = resync
+        self._stopped = threading.Event()
+        self._watch: Watch | None = None
+        self._version = ""
+        self._listed_at = 0.0
+        self.trouble = ""  # the error of the last attempt; empty: none
+
+    def run(self) -> None:
+        pause = _FIRST
+        while not self._stopped.is_set():
+            try:
+                if not self._version or time.monotonic() - self._listed_at > self._resync:
+                    self._list()
+                self._follow()
+                pause = _FIRST
+            except ApiError as error:
+                if error.gone:
+                    self._version = ""
+                    continue
+                self._complain(str(error))
+            except GpuyardError as error:
+                self._complain(str(error))
+            if self.trouble:
+                self._stopped.wait(pause)
+                pause = min(2 * pause, _LONGEST)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._watch is not None:
+            self._watch.close()
+
+    def _list(self) -> None:
+        found = self._api.list(self._path)
+        self._send(Relisted(self._kind, [self._read(one) for one in found.items]))
+        self._version, self._listed_at = found.version, time.monotonic()
+        self._recovered()
+
+    def _follow(self) -> None:
+        left = max(1, int(self._resync - (time.monotonic() - self._listed_at)))
+        self._watch = self._api.watch(self._path, self._version, seconds=min(left, 300))
+        self._recovered()
+        for kind, object in self._watch:
+            self._version = object["metadata"]["resourceVersion"]
+            if kind == "DELETED":
+                self._send(Gone(self._kind, self._read(object)))
+            elif kind != "BOOKMARK":
+                self._send(Changed(self._kind, self._read(object)))
+
+    def _recovered(self) -> None:
+        if self.trouble:
+            log.warning("%s are heard of again", self._kind)
+            self.trouble = ""
+
+    def _complain(self, trouble: str) -> None:
+        if not self.trouble and not self._stopped.is_set():
+            log.warning("%s are not heard of: %s; trying again", self._kind, trouble)
+        self.trouble = trouble

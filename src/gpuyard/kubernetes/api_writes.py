@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gpuyard.core.events import Edited, Promised, Recalled, Spared, Unpromised
 from gpuyard.core.model import Phase
@@ -17,12 +17,9 @@ from gpuyard.core.plan import Plan, Start
 from gpuyard.errors import GpuyardError
 from gpuyard.kubernetes import names
 from gpuyard.kubernetes.api_client import STRATEGIC, Api, ApiError, core
-from gpuyard.kubernetes.cluster.cluster_state import Assignment
+from gpuyard.kubernetes.cluster.cluster_state import ClusterState
+from gpuyard.kubernetes.cluster.inventory import Assignment
 from gpuyard.kubernetes.cluster.pods import Pod
-
-if TYPE_CHECKING:
-    from gpuyard.kubernetes.scheduler import Scheduler
-
 
 log = logging.getLogger("gpuyard.kubernetes")
 URGENT, SOON, LATER = 0, 1, 2
@@ -32,29 +29,24 @@ _PAUSE = 0.25  # seconds before what the server could not do is tried again, twi
 
 
 class Bound(NamedTuple):
-    """The server took a binding."""
-
     uid: str
     seconds: float
 
 
 class Unbound(NamedTuple):
-    """It did not."""
-
     uid: str
-    conflict: bool
-    """Whether the pod is not what we thought: bound by somebody else, or gone."""
+    conflict: bool  # whether the pod was bound by another scheduler, or is gone
     why: str
 
 
 class Evicted(NamedTuple):
-    """The server took an eviction, or the pod was gone already."""
+    """The server accepted an eviction, or the pod was gone already."""
 
     uid: str
 
 
 class NotEvicted(NamedTuple):
-    """It did not: a budget does not allow it."""
+    """The server refused an eviction, for example because of a disruption budget."""
 
     uid: str
     why: str
@@ -78,7 +70,6 @@ class ApiWriter:
             thread.start()
 
     def __len__(self) -> int:
-        """How many calls are to be made."""
         return self._queue.qsize()
 
     def stop(self, seconds: float = 5.0) -> None:
@@ -106,7 +97,7 @@ class ApiWriter:
     # -- binding and eviction -----------------------------------------------------------------------
 
     def bind(self, assignment: Assignment, annotations: Mapping[str, str], event: Mapping[str, Any]) -> None:
-        """Bind a pod, with what it is to be told, and tell it."""
+        """Bind a pod with annotations, then post the event."""
         self._put(URGENT, lambda: self._bind(assignment, annotations, event))
 
     def _bind(self, assignment: Assignment, annotations: Mapping[str, str], event: Mapping[str, Any]) -> None:
@@ -126,7 +117,7 @@ class ApiWriter:
                 if not error.later or last:
                     self._tell(Unbound(pod.uid, error.conflict or error.missing, error.message))
                     return
-            except GpuyardError as error:  # whether it was taken is not known; the watch will tell
+            except GpuyardError as error:  # the binding may have succeeded; the watch will tell
                 if last:
                     self._tell(Unbound(pod.uid, False, str(error)))
                     return
@@ -138,7 +129,7 @@ class ApiWriter:
             pause *= 2
 
     def evict(self, pod: Pod, event: Mapping[str, Any]) -> None:
-        """Ask a pod to end, as far as the budgets of its owners allow."""
+        """Evict a pod, as far as disruption budgets allow."""
         self._put(URGENT, lambda: self._evict(pod, event))
 
     def _evict(self, pod: Pod, event: Mapping[str, Any]) -> None:
@@ -162,7 +153,6 @@ class ApiWriter:
             self._post_event(event)
 
     def _eviction_version(self) -> str:
-        """What this server knows an eviction as."""
         if not self._eviction:
             found = self._api.get("/apis/policy").get("versions") or []
             known = [one.get("groupVersion") for one in found]
@@ -170,36 +160,34 @@ class ApiWriter:
         return self._eviction
 
     def _has_v1(self) -> bool:
-        """Whether evictions are of policy/v1: budgets may be while evictions are not yet."""
+        """Whether evictions are of policy/v1; budgets may be before evictions are."""
         found = self._api.get("/api/v1").get("resources") or []
         return any(one.get("name") == "pods/eviction" and one.get("version") == "v1" for one in found)
 
     # -- telling ------------------------------------------------------------------------------------
 
-    def tell(self, event: Mapping[str, Any], priority: int = SOON) -> None:
-        """Write an event."""
+    def post(self, event: Mapping[str, Any], priority: int = SOON) -> None:
         self._put(priority, lambda: self._post_event(event))
 
     def repeat(self, event: Mapping[str, Any], count: int) -> None:
-        """Say that an event happened again."""
+        """Count another occurrence of an event."""
         meta = event["metadata"]
-        body = {"count": count, "lastTimestamp": stamp(time.time()), "message": event["message"]}
+        body = {"count": count, "lastTimestamp": timestamp(time.time()), "message": event["message"]}
         self._put(LATER, lambda: self._again(core("events", meta["namespace"], meta["name"]), event, body))
 
     def later(self, call: Callable[[], None]) -> None:
-        """Make a call that nobody waits for."""
         self._put(LATER, call)
 
     def condition(self, pod: Pod, message: str) -> None:
-        """Let a pod's status say why it is not scheduled: what autoscalers go by."""
+        """Write to a pod's status why it is not scheduled, for autoscalers."""
         condition = {
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
-            "lastTransitionTime": stamp(time.time()),
+            "lastTransitionTime": timestamp(time.time()),
         }  # fmt: skip
         self._put(LATER, lambda: self._patch_status(pod, {"conditions": [condition]}))
 
     def nominate(self, pod: Pod, node: str) -> None:
-        """Let a pod's status say for which node others are evicted."""
+        """Write to a pod's status the node from which others are evicted for it."""
         self._put(SOON, lambda: self._patch_status(pod, {"nominatedNodeName": node}))
 
     def _patch_status(self, pod: Pod, status: Mapping[str, Any]) -> None:
@@ -220,7 +208,7 @@ class ApiWriter:
             self._post_event(event)
 
     def _forgiving(self, call: Callable[[], object]) -> None:
-        """Make a call that nothing depends on; a pod or a namespace that is gone need not be told anything."""
+        """Make a call that may fail because the pod or the namespace is gone."""
         try:
             call()
         except ApiError as error:
@@ -228,9 +216,8 @@ class ApiWriter:
                 raise
 
     def event(self, about: Mapping[str, Any], reason: str, message: str, kind: str = "Normal") -> dict[str, Any]:
-        """An event about an object."""
         now = time.time()
-        at, namespace = stamp(now), about.get("namespace") or "default"
+        at, namespace = timestamp(now), about.get("namespace") or "default"
         return {
             "apiVersion": "v1", "kind": "Event",
             "metadata": {"name": f"{about['name']}.{time.time_ns():x}", "namespace": namespace},
@@ -240,13 +227,11 @@ class ApiWriter:
         }  # fmt: skip
 
 
-def about(pod: Pod) -> dict[str, str]:
-    """A pod, as events refer to it."""
+def pod_reference(pod: Pod) -> dict[str, str]:
     return {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
 
 
-def stamp(at: float, digits: int = 0) -> str:
-    """A time as the API writes it."""
+def timestamp(at: float, digits: int = 0) -> str:
     text = datetime.fromtimestamp(at, UTC)
     return text.strftime("%Y-%m-%dT%H:%M:%S") + (f".{text.microsecond:06d}" if digits else "") + "Z"
 
@@ -255,22 +240,26 @@ _SPARED = 60.0  # seconds for which a pod that could not be evicted is left alon
 
 
 class Evictions:
-    """Evictions that are under way, and those that were refused."""
+    """Evictions in progress, and those that were refused."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._heirs: dict[str, str] = {}
-        """Pods that are being evicted, and for which job."""
-        self._spared: dict[str, float] = {}
-        """Pods that are left alone, and until when."""
+    def __init__(
+        self,
+        world: ClusterState,
+        writer: ApiWriter,
+        *,
+        leads: Callable[[], bool],
+        observer: Callable[[Pod, str], None] | None = None,
+    ) -> None:
+        self._world, self._writer, self._leads, self._observer = world, writer, leads, observer
+        self._heirs: dict[str, str] = {}  # pods that are being evicted, and for which job
+        self._spared: dict[str, float] = {}  # pods that are left alone, and until when
 
     def forget(self, uid: str) -> None:
-        """A pod is gone."""
         self._heirs.pop(uid, None)
 
     def evict(self, plan: Plan, later: list[Start], now: float) -> None:
-        """Evict whom a plan stops, and promise their GPUs to those who follow."""
-        world = self._scheduler.world
+        """Evict the pods that a plan stops, and promise their GPUs to the jobs that follow."""
+        world = self._world
         state = world.state
         assert state is not None
         for start in later:
@@ -282,30 +271,29 @@ class Evictions:
             spot = set(state.spot[row].tolist())
             heir = next((start.job for start in later if not spot.isdisjoint(start.gpus)), "")
             world.record(Recalled(now, job, state.attempt[row], "preempted"))
-            self._send_away(pod, f"evicted for {heir or 'others'}", heir)
-            if (who := world.pods.get(world.uid_of.get(heir, ""))) is not None:
-                self._scheduler.calls.nominate(who, pod.node)
+            self._begin_eviction(pod, f"evicted for {heir or 'others'}", heir)
+            if (waiting := world.pods.get(world.uid_of.get(heir, ""))) is not None:
+                self._writer.nominate(waiting, pod.node)
 
     def relieve(self, pod: Pod, why: str, now: float) -> None:
-        """Evict a pod that was given memory which others want now."""
-        world = self._scheduler.world
+        """Evict a pod whose memory others need now."""
+        world = self._world
         state, job = world.state, world.job_of.get(pod.uid)
-        if state is None or job is None or state.row_of[job] in state.recalled or not self._scheduler.leads:
+        if state is None or job is None or state.row_of[job] in state.recalled or not self._leads():
             return
         world.record(Recalled(now, job, state.attempt[state.row_of[job]], "crowded"))
-        self._send_away(pod, why)
+        self._begin_eviction(pod, why)
 
-    def _send_away(self, pod: Pod, why: str, heir: str = "") -> None:
+    def _begin_eviction(self, pod: Pod, why: str, heir: str = "") -> None:
         self._heirs[pod.uid] = heir
         log.info("pod %s is %s", pod.key, why)
-        calls, shadow = self._scheduler.calls, self._scheduler.shadow
-        if shadow is not None:
-            shadow.evicted(pod, why)
-        calls.evict(pod, calls.event(about(pod), "Preempted", f"Preempted: {why}"))
+        if self._observer is not None:
+            self._observer(pod, why)
+        self._writer.evict(pod, self._writer.event(pod_reference(pod), "Preempted", f"Preempted: {why}"))
 
     def refused(self, uid: str, now: float) -> None:
-        """A pod stays: who was to have its GPUs waits like all others, and it is left alone for a time."""
-        world, heir = self._scheduler.world, self._heirs.pop(uid, "")
+        """A pod stays: it is spared for a time, and the job that was promised its GPUs waits like all others."""
+        world, heir = self._world, self._heirs.pop(uid, "")
         state, job = world.state, world.job_of.get(uid)
         if state is None or job is None:
             return
@@ -314,20 +302,19 @@ class Evictions:
             world.record(Spared(now, job, state.attempt[row]))
         world.protected.add(uid)
         self._spared[uid] = now + _SPARED
-        self._tell_core(uid, now)
+        self._update_core(uid, now)
         if heir in state.row_of and state.row_of[heir] in state.promises:
             world.record(Unpromised(now, heir))
 
-    def spare_no_longer(self, now: float) -> None:
-        """Let pods be evicted again that were left alone for long enough."""
+    def end_spared(self, now: float) -> None:
+        """Let pods be evicted again whose time is over."""
         for uid in [uid for uid, until in self._spared.items() if until <= now]:
             del self._spared[uid]
-            self._scheduler.world.protected.discard(uid)
-            self._tell_core(uid, now)
+            self._world.protected.discard(uid)
+            self._update_core(uid, now)
 
-    def _tell_core(self, uid: str, now: float) -> None:
-        """Let the core know whether a pod may be evicted."""
-        world = self._scheduler.world
+    def _update_core(self, uid: str, now: float) -> None:
+        world = self._world
         request = world.request_of(uid)
         if request is not None:
             world.record(Edited(now, world.job_of[uid], request))

@@ -9,32 +9,30 @@ from typing import Any
 from gpuyard.core.plan import Plan, Snapshot
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api_client import Api, core, group
+from gpuyard.kubernetes.api_client import Api, Relisted, core, group
 from gpuyard.kubernetes.cluster.cluster_nodes import node_of
 from gpuyard.kubernetes.cluster.pods import Pod, pod_of
-from gpuyard.kubernetes.cluster_view import ClusterView
+from gpuyard.kubernetes.cluster_view import ClusterView, cluster_view
 from gpuyard.kubernetes.gpu_usage import GpuUsage
 from gpuyard.kubernetes.leader_election import own_namespace
-from gpuyard.kubernetes.reflector import Relisted
 from gpuyard.kubernetes.scheduler import Scheduler
 from gpuyard.kubernetes.settings import Settings
-from gpuyard.kubernetes.view_builder import cluster_view
 from gpuyard.kubernetes.workload_history import WorkloadHistory, read
 from gpuyard.policies.resolver import make_planner
 
 
 class ClusterSnapshot:
-    """A scheduler that writes nothing, with the settings of the one that leads, as of now."""
+    """A scheduler that writes nothing, with the settings of the leader, as of now."""
 
     def __init__(self, api: Api, namespace: str | None = None) -> None:
         self._api, namespace = api, namespace or own_namespace(api)
         lease = _lease(api, namespace)
-        told = (lease.get("metadata") or {}).get("annotations") or {}
+        annotations = (lease.get("metadata") or {}).get("annotations") or {}
         self.leader = (lease.get("spec") or {}).get("holderIdentity") or ""
-        self.settings = _settings(told)
+        self.settings = _settings(annotations)
         learned = WorkloadHistory(self.settings.memory_margin)
         learned.load(read(api, namespace))
-        text = told.get(f"{names.DOMAIN}/policy") or self.settings.policy
+        text = annotations.get(f"{names.DOMAIN}/policy") or self.settings.policy
         try:
             planner = make_planner(text, discipline=self.settings.discipline, placement=self.settings.placement)
         except UserError:  # a policy in a file that is elsewhere
@@ -48,28 +46,25 @@ class ClusterSnapshot:
         self.world.settle(now)
 
     def view(self) -> ClusterView:
-        """The cluster."""
-        telling, known = self.scheduler.telling, dict[Any, str]()
+        messages, known = self.scheduler.messages, dict[Any, str]()
         return cluster_view(
-            self.world, self.scheduler.observed, lambda pod: telling.reason(pod, known),
+            self.world, self.scheduler.observed, lambda pod: messages.reason(pod, known),
             server=self._api.connection.server, leader=self.leader, counts={},
         )  # fmt: skip
 
     def pod(self, namespace: str, name: str) -> Pod:
-        """The pod of a name."""
         found = next((pod for pod in self.world.pods.values() if (pod.namespace, pod.name) == (namespace, name)), None)
         if found is not None:
             return found
         return pod_of(self._api.get(core("pods", namespace, name)))  # one that is over
 
     def plan(self) -> Plan | None:
-        """What would be done now; None where there are no GPUs."""
+        """The plan as of now; None without GPUs."""
         engine = self.world.engine
         return None if engine is None else engine.planner.plan(Snapshot(engine.state, time.time()))
 
 
 def take_snapshot(api: Api, namespace: str | None = None) -> ClusterView:
-    """The cluster as it is now."""
     return ClusterSnapshot(api, namespace).view()
 
 
@@ -77,20 +72,20 @@ def _lease(api: Api, namespace: str) -> dict[str, Any]:
     try:
         return api.get(group("coordination.k8s.io/v1", "leases", namespace, names.LEASE))
     except GpuyardError:
-        return {}  # nobody leads, or we may not know
+        return {}  # no leader, or no right to read the lease
 
 
-def _settings(told: Mapping[str, str]) -> Settings:
-    """The settings that a scheduler advertises on its lease, as far as they matter here."""
+def _settings(annotations: Mapping[str, str]) -> Settings:
+    """The settings that the leader advertises on its lease, as far as they matter here."""
 
     def number(name: str, usual: float) -> float:
         try:
-            return float(told.get(f"{names.DOMAIN}/{name}") or usual)
+            return float(annotations.get(f"{names.DOMAIN}/{name}") or usual)
         except ValueError:
             return usual
 
     return Settings(
-        scheduler=told.get(f"{names.DOMAIN}/scheduler") or names.SCHEDULER,
+        scheduler=annotations.get(f"{names.DOMAIN}/scheduler") or names.SCHEDULER,
         default_duration=number("default-duration", Settings.default_duration),
         gpu_memory=number("gpu-memory", 0.0),
         gpu_buffer=number("gpu-buffer", 0.0),

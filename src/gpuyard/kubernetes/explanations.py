@@ -10,40 +10,31 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuyard.core.loops.pool import BYTE, SLACK, Flags, Floats
 from gpuyard.core.state import State
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api_writes import LATER, about
-from gpuyard.kubernetes.cluster.cluster_state import Assignment, ClusterState
-from gpuyard.kubernetes.cluster.cpu_pods import why_not
+from gpuyard.kubernetes.api_writes import LATER, ApiWriter, pod_reference
+from gpuyard.kubernetes.cluster.cluster_state import ClusterState
+from gpuyard.kubernetes.cluster.inventory import UNKNOWN, Assignment
 from gpuyard.kubernetes.cluster.node_state import FOREIGN, UNSIZED
-from gpuyard.kubernetes.cluster.pod_requests import UNKNOWN, refused
 from gpuyard.kubernetes.cluster.pods import Pod
 from gpuyard.units import format_size
 
-if TYPE_CHECKING:
-    from gpuyard.kubernetes.scheduler import Scheduler
-
 
 class Verdict(NamedTuple):
-    """What keeps a pod from each node."""
-
-    by_node: dict[str, str]
-    """The reason of each node; empty: it has room."""
-    nearest: str
-    """Where there is most of what it lacks."""
+    by_node: dict[str, str]  # the reason of each node; empty: it has room
+    nearest: str  # the place with most of what the pod lacks
 
     @property
     def roomy(self) -> list[str]:
-        """Nodes that have room for it now."""
         return [name for name, reason in self.by_node.items() if not reason]
 
     def message(self, reserved: str = "") -> str:
-        """As kube-scheduler says it; nodes with room are not given to it because of what `reserved` says."""
+        """In kube-scheduler's form; `reserved` says why the pod does not get a node with room."""
         counts = Counter(reason or reserved or "have room" for reason in self.by_node.values())
         told = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items(), key=lambda x: (-x[1], x[0])))
         nearest = f"; {self.nearest}" if self.nearest and not self.roomy else ""
@@ -51,9 +42,8 @@ class Verdict(NamedTuple):
 
 
 def verdict(world: ClusterState, pod: Pod) -> Verdict:
-    """What keeps a pod from each node now."""
     if not pod.gpus:
-        return Verdict({name: why_not(world, pod, name) for name in sorted(world.nodes)}, "")
+        return Verdict({name: world.hosts.refusal(pod, name) for name in sorted(world.nodes)}, "")
     found = dict[str, str]()
     state, layout = world.state, world.layout
     enough, memory = _usable(world, pod, state) if state is not None else (np.empty(0), np.empty(0))
@@ -64,7 +54,7 @@ def verdict(world: ClusterState, pod: Pod) -> Verdict:
 
 
 def _usable(world: ClusterState, pod: Pod, state: State) -> tuple[Floats, Floats]:
-    """How many GPUs of each node have room for a pod, and what is left of each GPU for those who share."""
+    """Number of GPUs of each node with room for a pod, and bytes left on each GPU for sharing."""
     pool, job = state.pool, world.job_of.get(pod.uid)
     wanted = pod.gpu_memory
     if job is not None and job in state.row_of and pod.shares:
@@ -80,10 +70,8 @@ def _usable(world: ClusterState, pod: Pod, state: State) -> tuple[Floats, Floats
 
 def _reason(world: ClusterState, pod: Pod, n: int, enough: int, state: State) -> str:
     node = world.nodes[world.layout.nodes[n].name]
-    if closed := world.hosts.is_closed(node):
-        return closed
-    if refusal := refused(pod.wish, node):
-        return refusal
+    if refused := world.hosts.is_closed(node) or node.refusal(pod.wish):
+        return refused
     if enough < pod.gpus:
         if node.gpus < pod.gpus:
             return f"with fewer than {pod.gpus} GPUs"
@@ -98,11 +86,11 @@ def _reason(world: ClusterState, pod: Pod, n: int, enough: int, state: State) ->
 
 
 def _nearest(world: ClusterState, pod: Pod, reasons: dict[str, str], left: Floats) -> str:
-    """What is left of the GPUs with the most memory left, where that is what a pod lacks."""
+    """What is left where most memory is left, if memory is what a pod lacks."""
     if not pod.shares or "insufficient GPU memory" not in reasons.values():
         return ""
     lacking = [world.layout.number[name] for name, why in reasons.items() if why == "insufficient GPU memory"]
-    # of a pod with several GPUs on a node, the one that has the least of the best counts
+    # with several GPUs on a node, the smallest of the best counts
     best = {n: np.sort(left[slice(*world.layout.first[n : n + 2])])[-pod.gpus] for n in lacking}
     n = max(best, key=lambda n: float(best[n]))
     most, node = format_size(max(0.0, float(best[n]))), world.layout.nodes[n].name
@@ -114,7 +102,7 @@ def _nearest(world: ClusterState, pod: Pod, reasons: dict[str, str], left: Float
 
 
 def over_quota(world: ClusterState, pod: Pod) -> str:
-    """What a namespace has of what it may have, if that is why its pod waits; else empty."""
+    """Usage and quota of the namespace, if the quota is why its pod waits; else empty."""
     state = world.state
     quotas = dict(world.rules.quotas)
     quota = quotas.get(pod.namespace) or quotas.get("*")
@@ -139,16 +127,14 @@ class _Decision:
 
 
 class Shadow:
-    """Remembers what was decided for each pod, and compares it with what happens to it."""
+    """Compares decisions that were not carried out with what the other scheduler does."""
 
     def __init__(self) -> None:
         self._decided: dict[str, _Decision] = {}
         self.counts: Counter[str] = Counter()
-        self.ahead = 0.0
-        """Seconds by which we were earlier, over all pods that the other has bound; below 0: later."""
+        self.ahead = 0.0  # seconds by which we were earlier, over all pods that the other has bound; below 0: later
 
     def decided(self, assignment: Assignment, message: str, now: float) -> None:
-        """A pod would have been bound."""
         pod = assignment.pod
         if pod.uid not in self._decided:
             self._decided[pod.uid] = _Decision(assignment.node, now, pod.created)
@@ -156,12 +142,11 @@ class Shadow:
             log.info("would have: %s", message)
 
     def evicted(self, pod: Pod, why: str) -> None:
-        """A pod would have been evicted."""
         self.counts["evicted"] += 1
         log.info("would have: pod %s %s", pod.key, why)
 
     def heard(self, pod: Pod, waited: bool, now: float) -> None:
-        """A pod is otherwise than before, when it may have waited for a node: perhaps the other scheduler bound it."""
+        """A pod changed: perhaps the other scheduler bound it."""
         if not pod.node:
             return
         decision = self._decided.pop(pod.uid, None)
@@ -178,10 +163,10 @@ class Shadow:
 
 
 _EVERY = 1.0  # seconds between two rounds
-_BUDGET = 20  # pods that are told in one round why they wait
-_FRESH = 0.3  # seconds for which nobody is told: most pods are bound by then
-_ANOTHER = 30.0  # seconds after which another reason is told
-_AGAIN = 300.0  # seconds after which the same reason is told again
+_BUDGET = 20  # reasons that are posted in one round
+_FRESH = 0.3  # seconds without a post: most pods are bound by then
+_ANOTHER = 30.0  # seconds after which another reason is posted
+_AGAIN = 300.0  # seconds after which the same reason is posted again
 
 
 @dataclass(slots=True)
@@ -193,22 +178,21 @@ class _Message:
 
 
 class PodMessages:
-    """Rounds in which pods that wait are told why, not too many at once: ten thousand may wait."""
+    """Posts the reasons of waiting pods in rounds of limited size: ten thousand may wait."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._told: dict[str, _Message] = {}
+    def __init__(self, world: ClusterState, writer: ApiWriter, namespace: str) -> None:
+        self._world, self._writer, self._namespace = world, writer, namespace
+        self._posted: dict[str, _Message] = {}
         self._due = 0.0
         self._outage = ""
         self._namespaces: dict[str, str] = {}
 
     def forget(self, uid: str) -> None:
-        """A pod waits no longer."""
-        self._told.pop(uid, None)
+        self._posted.pop(uid, None)
 
     def reason(self, pod: Pod, known: dict[Any, str] | None = None) -> str:
         """Why a pod waits, in a sentence."""
-        world = self._scheduler.world
+        world = self._world
         aside = world.aside.get(pod.uid, "")
         if pod.gated:
             return "has scheduling gates"
@@ -220,16 +204,16 @@ class PodMessages:
         found = verdict(world, pod)
         reserved = over_quota(world, pod) or self._reserved(pod)
         message = found.message(reserved)
-        told = aside in ("no node will do", "no node has GPUs") or UNSIZED in found.by_node.values()
-        if aside and not told and not found.roomy:
+        redundant = aside in ("no node will do", "no node has GPUs") or UNSIZED in found.by_node.values()
+        if aside and not redundant and not found.roomy:
             message += f" (it {aside})"
         if known is not None:
             known[key] = message
         return message
 
     def _reserved(self, pod: Pod) -> str:
-        """For whom nodes are kept that have room: whoever goes first and finds none."""
-        world = self._scheduler.world
+        """For which job the nodes with room are reserved: the head of the queue, if it has none."""
+        world = self._world
         state = world.state
         job = world.job_of.get(pod.uid)
         if pod.gang is not None and world.gangs.knows(pod.uid):
@@ -240,75 +224,71 @@ class PodMessages:
         head = state.ids[int(rows[world.planner.policy.rank(state, rows, time.time()).argmin()])]
         return "have room, and it is about to start" if head == job else f"reserved for {head}"
 
-    def tell(self, now: float) -> None:
-        """Tell some of those who wait, first those who were never told, then those who were told longest ago."""
+    def post_reasons(self, now: float) -> None:
+        """Post the reasons of some waiting pods: first those without any, then the oldest."""
         if now < self._due:
             return
         self._due = now + _EVERY
-        self._tell_gangs(now)
-        world, left, known = self._scheduler.world, _BUDGET, dict[Any, str]()
+        self._post_gangs(now)
+        world, left, known = self._world, _BUDGET, dict[Any, str]()
         waiting = [
             pod for pod in world.pods.values()
             if pod.waits and (world.is_ours(pod) or pod.uid in world.plain) and now - pod.created > _FRESH
         ]  # fmt: skip
-        for pod in sorted(waiting, key=lambda pod: told.at if (told := self._told.get(pod.uid)) else 0.0):
+        for pod in sorted(waiting, key=lambda pod: posted.at if (posted := self._posted.get(pod.uid)) else 0.0):
             if left == 0:
                 return
             if pod.uid not in world.assumed:
-                left -= self._tell_one(pod, now, known)
+                left -= self._post_one(pod, now, known)
 
-    def _tell_gangs(self, now: float) -> None:
-        """Tell the members of gangs that have been incomplete for long."""
-        world = self._scheduler.world
+    def _post_gangs(self, now: float) -> None:
+        """Post to the members of gangs that have been incomplete for long."""
+        world = self._world
         for unit in world.gangs.waiting.values():
-            if not unit.job and not unit.told and now - unit.since > unit.timeout:
-                unit.told = True
+            if not unit.job and not unit.reported and now - unit.since > unit.timeout:
+                unit.reported = True
                 for member in unit.ordered(world.pods):
                     why = f"gang {unit.name} has been incomplete for {unit.timeout:.0f} s"
                     self._post(member, "GangIncomplete", why)
 
-    def _tell_one(self, pod: Pod, now: float, known: dict[Any, str]) -> int:
-        told = self._told.get(pod.uid)
-        if told is not None and now - told.at < _ANOTHER:
+    def _post_one(self, pod: Pod, now: float, known: dict[Any, str]) -> int:
+        posted = self._posted.get(pod.uid)
+        if posted is not None and now - posted.at < _ANOTHER:
             return 0
         message = self.reason(pod, known)
-        if told is not None and told.message == message and now - told.at < _AGAIN:
+        if posted is not None and posted.message == message and now - posted.at < _AGAIN:
             return 0
         self.failed(pod, message, now)
         return 1
 
     def failed(self, pod: Pod, message: str, now: float) -> None:
-        """Say that a pod was not scheduled."""
-        calls, told = self._scheduler.calls, self._told.get(pod.uid)
-        if told is not None and told.message == message:
-            told.at, told.count = now, told.count + 1
-            calls.repeat(told.event, told.count)
+        writer, posted = self._writer, self._posted.get(pod.uid)
+        if posted is not None and posted.message == message:
+            posted.at, posted.count = now, posted.count + 1
+            writer.repeat(posted.event, posted.count)
             return
-        event = calls.event(about(pod), "FailedScheduling", message, "Warning")
-        self._told[pod.uid] = _Message(message, now, event)
-        calls.tell(event, LATER)
-        calls.condition(pod, message)
+        event = writer.event(pod_reference(pod), "FailedScheduling", message, "Warning")
+        self._posted[pod.uid] = _Message(message, now, event)
+        writer.post(event, LATER)
+        writer.condition(pod, message)
 
     def _post(self, pod: Pod, reason: str, message: str) -> None:
-        calls = self._scheduler.calls
-        calls.tell(calls.event(about(pod), reason, message, "Warning"), LATER)
+        self._writer.post(self._writer.event(pod_reference(pod), reason, message, "Warning"), LATER)
 
     def cluster(self, reason: str, message: str, now: float, kind: str = "Warning") -> None:
-        """Say something that concerns no pod in particular: an event of the lease."""
-        calls, namespace = self._scheduler.calls, self._scheduler.settings.namespace
-        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": names.LEASE, "namespace": namespace}
-        calls.tell(calls.event(lease, reason, message, kind))
+        """Post what concerns no single pod, as an event of the lease."""
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": names.LEASE}
+        self._writer.post(self._writer.event({**lease, "namespace": self._namespace}, reason, message, kind))
 
     def namespace(self, name: str, message: str, now: float) -> None:
-        """Say that what a namespace says of itself makes no sense."""
+        """Post that a namespace's annotations make no sense."""
         if self._namespaces.get(name) != message:
             self._namespaces[name] = message
-            calls = self._scheduler.calls
             where = {"apiVersion": "v1", "kind": "Namespace", "name": name, "namespace": name}
-            calls.tell(calls.event(where, "BadShare", message, "Warning"))
+            self._writer.post(self._writer.event(where, "BadShare", message, "Warning"))
 
     def outage(self, trouble: str, now: float) -> None:
-        """Say that Prometheus is away, or back."""
+        """Post that Prometheus is unavailable, or available again."""
         if bool(trouble) == bool(self._outage):
             return
         self._outage = trouble
@@ -318,8 +298,8 @@ class PodMessages:
             self.cluster("PrometheusAvailable", "Prometheus answers again: usage counts", now, "Normal")
 
 
-def scheduled(assignment: Assignment) -> str:
-    """The message of a pod that was given GPUs: where, by what rule, and the numbers."""
+def assignment_message(assignment: Assignment) -> str:
+    """The message of a scheduled pod: node, GPUs, rule and numbers."""
     pod, start = assignment.pod, assignment.start
     if not pod.gpus:
         return f"Successfully assigned {pod.key} to {assignment.node}"
@@ -336,7 +316,6 @@ def scheduled(assignment: Assignment) -> str:
 
 
 def annotations_of(assignment: Assignment) -> Mapping[str, str]:
-    """What a pod is told of its GPUs."""
     pod, start = assignment.pod, assignment.start
     if not pod.gpus:
         return {}

@@ -16,38 +16,28 @@ _METRICS = ("memory_used", "memory_free", "utilization")
 _BACK = 60.0  # seconds that are looked back at first
 _WINDOW = 15.0  # seconds that are looked back later: exporters may be scraped that rarely
 _SHARE = 10.0  # times as long as an answer takes, at least, between two questions
-_SILENT = 30.0  # seconds without any GPU after which that is told
+_SILENT = 30.0  # seconds without any GPU after which that is reported
 _HOSTS = ("Hostname", "hostname", "node", "kubernetes_node", "exported_node", "nodename", "kubernetes_io_hostname")
 
 
 class Series(NamedTuple):
-    """New samples of one metric of one GPU."""
-
     metric: str
-    rank: int
-    """Of several names for the same, the lowest counts."""
+    rank: int  # of several names for one metric, the lowest counts
     gpu: int
-    hosts: tuple[str, ...]
-    """What the labels say of the node: names, addresses of it or of the exporter's pod."""
+    hosts: tuple[str, ...]  # names and addresses of the node or of the exporter's pod, from labels
     times: list[float]
     values: list[float]
 
 
 class Samples(NamedTuple):
-    """What was heard."""
-
     series: list[Series]
 
 
 class Outage(NamedTuple):
-    """Nothing is heard."""
-
     why: str
 
 
 class Sampler(threading.Thread):
-    """Asks again and again."""
-
     def __init__(self, url: str, tell: Callable[[Samples | Outage], None], period: float) -> None:
         super().__init__(name="prometheus", daemon=True)
         self._url, self._tell, self._period = url, tell, period
@@ -57,11 +47,9 @@ class Sampler(threading.Thread):
         self._heard_at = time.monotonic()
 
     def stop(self) -> None:
-        """Ask no longer."""
         self._stopped.set()
 
     def run(self) -> None:
-        """Ask until it is stopped."""
         back = _BACK
         while not self._stopped.is_set():
             began = time.monotonic()
@@ -98,10 +86,10 @@ class Sampler(threading.Thread):
         return found
 
     def _series(self, one: dict[str, Any]) -> Series | None:
-        """What is new in a series; None if there is nothing, or if it is about no GPU."""
+        """New samples of a series; None without any, or if it is about no GPU."""
         labels: Labels = one["metric"]
-        name, who = BY_NAME.get(labels.get("__name__", "")), whose(labels)
-        if name is None or who is None or who.job or not one["values"]:
+        name, owner = BY_NAME.get(labels.get("__name__", "")), whose(labels)
+        if name is None or owner is None or owner.job or not one["values"]:
             return None
         key = tuple(sorted(labels.items()))
         after = self._latest.get(key, 0.0)
@@ -112,9 +100,9 @@ class Sampler(threading.Thread):
         values = numbers([text for _, text in new], name)
         good = [(at, value) for (at, _), value in zip(new, values.tolist(), strict=True) if value == value]
         hosts = [labels[label] for label in _HOSTS if labels.get(label)]
-        hosts += [who.host, labels.get("instance", "").rpartition(":")[0]]
+        hosts += [owner.host, labels.get("instance", "").rpartition(":")[0]]
         metric = TOTAL if name.metric == TOTAL else name.metric
         return Series(
-            metric, name.rank, who.gpu, tuple(dict.fromkeys(host for host in hosts if host)),
+            metric, name.rank, owner.gpu, tuple(dict.fromkeys(host for host in hosts if host)),
             [at for at, _ in good], [value for _, value in good],
         )  # fmt: skip

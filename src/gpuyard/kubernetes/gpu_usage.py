@@ -22,15 +22,15 @@ from gpuyard.predict.similar_runs import Run
 from gpuyard.units import format_size
 
 if TYPE_CHECKING:
-    from gpuyard.kubernetes.cluster.cluster_state import Assignment, ClusterState
+    from gpuyard.kubernetes.cluster.cluster_state import ClusterState
+    from gpuyard.kubernetes.cluster.inventory import Assignment
 
-Place = tuple[str, int]
-"""A node, and the index of a GPU there."""
+Place = tuple[str, int]  # a node, and the index of a GPU there
 _LONGEST = 600  # samples of a window
 _MIB = 2**20
 _NOTHING = 50.0 * _MIB  # bytes that a process takes before it does anything
 _FEW = 3  # samples at least for which a run that is over must not have grown, if its peak is to tell anything
-_BEGUN = 0.1  # of what a pod asks for: below that it is still setting out
+_BEGUN = 0.1  # part of the request below which a pod is still starting
 _FEW_STEADY = 5  # samples without growth that tell something if they are spread over ...
 _PART = 0.25  # ... this part of the time that a pod is known to run
 _GROWS = 1.02  # times as much is growth, less is noise
@@ -40,32 +40,25 @@ _DISTRUST = 3600.0  # seconds for which a kind of pod counts with what it asks f
 
 @dataclass(slots=True)
 class PodUsage:
-    """What a pod was seen to use of each of its GPUs."""
-
     peak: float = 0.0
     samples: int = 0
-    steady: int = 0
-    """Samples since it last grew."""
-    enough: float = math.inf
-    """Seconds after which a few samples tell that it grows no more: a good part of the time that it is known to run."""
-    least: float = _NOTHING
-    """Bytes: who uses no more has not begun, so that it does not grow says nothing."""
+    steady: int = 0  # samples since it last grew
+    enough: float = math.inf  # seconds after which a few steady samples suffice: a good part of its known run time
+    least: float = _NOTHING  # bytes: a pod below has not begun, so that no growth says nothing
     grew_at: float = 0.0
     seen_at: float = 0.0
 
     @property
     def settled(self) -> bool:
-        """Whether it has stopped growing."""
         long = self.steady >= _FEW_STEADY and self.seen_at - self.grew_at >= self.enough
         return self.peak > self.least and (self.steady >= USUAL.samples or long)
 
     @property
     def tells(self) -> bool:
-        """Whether a run that is over came to no more: it had stopped growing, as far as it was seen."""
+        """Whether the peak of a finished run is meaningful: it had stopped growing."""
         return self.peak > _NOTHING and self.steady >= max(_FEW, self.samples / 4)
 
     def saw(self, used: float, at: float = 0.0) -> None:
-        """One more sample."""
         self.samples += 1
         self.seen_at = at
         if used > _GROWS * self.peak:
@@ -76,13 +69,12 @@ class PodUsage:
 
 @dataclass(slots=True)
 class GpuWindow:
-    """One GPU: its samples since somebody was last placed there, and who is on it, in the order of placement."""
+    """One GPU: its samples since the last placement, and its pods in the order of placement."""
 
     window: deque[float] = field(default_factory=lambda: deque(maxlen=_LONGEST))
     since: float = 0.0
     tenants: dict[str, None] = field(default_factory=dict)
-    idle_use: float = 0.0
-    """What was used when nobody was on it."""
+    idle_use: float = 0.0  # what was used without pods on it
     used: float | None = None
     free: float | None = None
     utilization: float | None = None
@@ -90,7 +82,7 @@ class GpuWindow:
 
 
 class GpuUsage:
-    """All of it. Everything here is done by the thread that decides."""
+    """Usage of all GPUs and pods. Only the scheduler's thread calls it."""
 
     world: ClusterState
 
@@ -99,8 +91,7 @@ class GpuUsage:
         self._sampler: Sampler | None = None
         self.cards: dict[Place, GpuWindow] = {}
         self.measures: dict[str, PodUsage] = {}
-        self.trouble = ""
-        """Why nothing is known of usage at present; empty: all is well."""
+        self.trouble = ""  # why nothing is known of usage at present; empty: all is well
         self._distrusted: dict[str, float] = {}
         self._restarts: dict[str, int] = {}
         self._ranks: dict[tuple[Place, str], int] = {}
@@ -108,33 +99,29 @@ class GpuUsage:
         self._stamp = self._planned_stamp = 0
         self._known: tuple[tuple[int, int], Usage] | None = None
         self._planned: Usage | None = None
-        self.crowded: list[tuple[Pod, str]] = []
-        """Pods that were given memory which others want now, and why they must go."""
+        self.crowded: list[tuple[Pod, str]] = []  # pods whose memory others want now, and the reason
 
     @property
     def on(self) -> bool:
-        """Whether usage counts."""
+        """Whether usage counts for admission."""
         return self._settings.admission == "usage"
 
     def start(self, tell: Callable[[Samples | Outage], None]) -> None:
-        """Begin to look, if there is a Prometheus to look at."""
         if self._settings.prometheus:
             self._sampler = Sampler(self._settings.prometheus, tell, self._period)
             self._sampler.start()
 
     def stop(self) -> None:
-        """Look no longer."""
         if self._sampler is not None:
             self._sampler.stop()
 
-    # -- who is where -------------------------------------------------------------------------------
+    # -- pods on GPUs ------------------------------------------------------------------------------
 
     def card(self, place: Place) -> GpuWindow:
-        """A GPU, of which nothing may be known yet."""
         return self.cards.setdefault(place, GpuWindow())
 
     def placed(self, pod: Pod, assignment: Assignment, now: float) -> None:
-        """A pod was given GPUs: what was seen before tells nothing of them any more."""
+        """A pod was given GPUs: earlier samples say nothing about them any more."""
         for index in assignment.indices:
             self._moved_in(pod, (assignment.node, index), now)
 
@@ -145,7 +132,7 @@ class GpuUsage:
         card.since = now
 
     def saw(self, pod: Pod, now: float) -> None:
-        """A pod is as the API tells now."""
+        """A pod changed in the API."""
         if pod.over:
             self.gone(pod, now)
             return
@@ -159,7 +146,7 @@ class GpuUsage:
             self._restarts[pod.uid] = pod.restarts
 
     def gone(self, pod: Pod, now: float) -> None:
-        """A pod is over: what it took tells of its like."""
+        """A pod has ended: its use predicts that of similar pods."""
         self._restarts.pop(pod.uid, None)
         measure, known = self.measures.pop(pod.uid, None), False
         for place in [(pod.node, index) for index in pod.indices]:
@@ -178,7 +165,6 @@ class GpuUsage:
     # -- what Prometheus tells ----------------------------------------------------------------------
 
     def heard(self, message: Samples | Outage, now: float) -> None:
-        """Prometheus told something, or nothing."""
         if isinstance(message, Outage):
             self._stamp += not self.trouble
             self.trouble = message.why
@@ -205,7 +191,7 @@ class GpuUsage:
         return None
 
     def _node(self, host: str) -> str | None:
-        """The node of this name or address, or the one that an exporter of this address runs on."""
+        """The node of this name or address, or that of an exporter with this address."""
         nodes = self.world.nodes
         if host in nodes:
             return host
@@ -220,7 +206,7 @@ class GpuUsage:
         return found
 
     def _counts(self, place: Place, series: Series) -> bool:
-        """Whether no better name for the same metric is heard."""
+        """Whether the metric has no better name among the series."""
         rank = self._ranks.setdefault((place, series.metric), series.rank)
         self._ranks[place, series.metric] = min(rank, series.rank)
         return series.rank <= rank
@@ -236,7 +222,7 @@ class GpuUsage:
                 self._sample(card, at, used)
 
     def _size(self, node: str, size: float) -> None:
-        """How large the GPUs of a node are, where it does not say so itself."""
+        """Measure the GPUs of a node that does not declare their memory."""
         known = self.world.measured.get(node, 0.0)
         if node in self.world.nodes and not self.world.nodes[node].gpu_memory and abs(size - known) > 0.02 * size:
             self.world.measured[node] = size
@@ -267,37 +253,37 @@ class GpuUsage:
         return self.measures[uid]
 
     def _look_for_crowds(self, place: Place, card: GpuWindow, left: float) -> None:
-        """Where a GPU gets full, whoever was last given what others asked for has to go, if somebody makes it anew."""
+        """On a full GPU, evict the last pod that was admitted by usage, if a controller restarts it."""
         if len(card.tenants) < 2 or left >= self._settings.buffer:
             return
         for uid in reversed(card.tenants):
             pod = self.world.pods.get(uid)
             if pod is not None and pod.admitted_by in ("history", "cbp", "pp"):
                 if pod.controlled and not pod.deleting:
-                    told = format_size(left)
-                    why = f"evicted: others on GPU {place[1]} want what they asked for, and {told} were left"
+                    why = (
+                        f"evicted: others on GPU {place[1]} want what they asked for, and {format_size(left)} were left"
+                    )
                     self.crowded.append((pod, why))
                 return
 
     # -- what is expected ---------------------------------------------------------------------------
 
     def estimate(self, pod: Pod) -> float:
-        """Seconds that a pod is expected to run."""
         return self._known_seconds(pod) or self._settings.default_duration
 
     def _known_seconds(self, pod: Pod) -> float | None:
-        """The same, where anything is known of it."""
+        """The estimate, or None without any evidence."""
         if pod.duration is not None:
             return pod.duration
         named = self._settings.duration_of(pod.name, pod.signature)
         return named if named is not None else self.learned.of(pod.signature).seconds or None
 
     def _expected(self, signature: str, running: dict[str, tuple[str, PodUsage]]) -> Peak | None:
-        """What a kind of pod will come to; None where nothing tells."""
+        """Peak memory of a kind of pod; None without evidence."""
         if self._distrusted.get(signature, 0.0) > time.time():
             return None
-        told = self.learned.of(signature)
-        past = Peak(told.memory, told.peak or told.memory, told.evidence) if told.memory > 0 else None
+        runs = self.learned.of(signature)
+        past = Peak(runs.memory, runs.peak or runs.memory, runs.evidence) if runs.memory > 0 else None
         now = self._by_running(*running[signature]) if signature in running else None
         if now is None or past is None:
             return now or past
@@ -306,11 +292,11 @@ class GpuUsage:
     def _by_running(self, name: str, measure: PodUsage) -> Peak:
         margin = self._settings.memory_margin
         memory = math.ceil(measure.peak * (1 + margin) / _MIB) * float(_MIB)
-        told = f"{name} has used {format_size(measure.peak)} for {measure.steady} samples + {100 * margin:.0f} %"
-        return Peak(memory, measure.peak, told)
+        evidence = f"{name} has used {format_size(measure.peak)} for {measure.steady} samples + {100 * margin:.0f} %"
+        return Peak(memory, measure.peak, evidence)
 
     def usage(self, now: float) -> Usage | None:
-        """What is known now; None where usage does not count, or is not known."""
+        """Current knowledge; None where usage does not count or is unknown."""
         state = self.world.state
         if not self.on or self.trouble or state is None:
             return None
@@ -339,12 +325,12 @@ class GpuUsage:
         return Usage(dict(self._statistics()), peaks, exempt=frozenset(exempt))
 
     def _outgrew(self, uid: str, expected: Peak) -> bool:
-        """Whether a pod uses more than was expected: then it counts with what it asked for."""
+        """Whether a pod uses more than expected; then its request counts."""
         measure = self.measures.get(uid)
         return measure is not None and measure.peak > expected.memory
 
     def _settled(self) -> dict[str, tuple[str, PodUsage]]:
-        """Of each kind, the pod that runs, has stopped growing, and uses most."""
+        """For each signature, the running pod that has stopped growing and uses most."""
         found = dict[str, tuple[str, PodUsage]]()
         for uid, measure in self.measures.items():
             pod = self.world.pods.get(uid)
@@ -355,7 +341,6 @@ class GpuUsage:
         return found
 
     def _statistics(self) -> Iterator[tuple[int, Statistics]]:
-        """What the windows say of GPUs that somebody shares."""
         layout = self.world.layout
         for (node, index), card in self.cards.items():
             gpus = layout.gpus(node, [index])
@@ -368,7 +353,6 @@ class GpuUsage:
     # -- plans --------------------------------------------------------------------------------------
 
     def charge(self, now: float) -> None:
-        """Count everybody with what they are expected to need."""
         state = self.world.state
         if state is None or (not self.on and not state.charges):
             return
@@ -377,7 +361,7 @@ class GpuUsage:
             self.world.record(event)
 
     def is_due(self, now: float) -> bool:
-        """Whether what is known of usage changes anything."""
+        """Whether new knowledge of usage calls for a plan."""
         state = self.world.state
         if not self.on or state is None or self._stamp == self._planned_stamp:
             return False

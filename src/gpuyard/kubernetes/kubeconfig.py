@@ -24,7 +24,7 @@ _EXEC_TIMEOUT = 60.0
 
 
 class Connection:
-    """An API server and how to talk to it; `token()` is asked for every request, since tokens expire."""
+    """An API server and how to talk to it; `authorization()` is called for every request, since tokens expire."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Connection:
         self._read_at = -_FRESH
 
     def authorization(self) -> str:
-        """The header by which we are known; empty where a certificate says who we are."""
+        """The `Authorization` header; empty where a certificate identifies us."""
         if self._basic:
             return f"Basic {self._basic}"
         if (self._token_file or self._command) and time.monotonic() - self._read_at > _FRESH:
@@ -59,12 +59,12 @@ class Connection:
         return f"Bearer {self._token}" if self._token else ""
 
     def refused(self) -> None:
-        """The token was not taken: get another one for the next request."""
+        """The token was refused: get a new one for the next request."""
         self._read_at = -_FRESH
 
 
 def connect(kubeconfig: str | Path | None = None, context: str | None = None) -> Connection:
-    """The cluster of a kubeconfig (`$KUBECONFIG`, `~/.kube/config`); without one, the one that we are a pod of."""
+    """The cluster of a kubeconfig (`$KUBECONFIG`, `~/.kube/config`); without one, that of the pod we run in."""
     named = str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG", "")
     paths = [Path(text).expanduser() for text in named.split(os.pathsep) if text]
     if not paths and (usual := Path("~/.kube/config").expanduser()).is_file():
@@ -110,12 +110,11 @@ def _from_files(paths: list[Path], context: str | None) -> Connection:
 
 
 def _rows(found: Mapping[str, Any], kind: str, path: Path) -> list[dict[str, Any]]:
-    """The clusters, users or contexts of a file, each of which says what it should."""
     rows, one = found.get(kind) or [], kind[:-1]
     for row in rows if isinstance(rows, list) else [None]:
         content = row.get(one) if isinstance(row, dict) else None
         if kind == "users" and content is None and isinstance(row, dict):
-            continue  # nobody in particular
+            continue  # anonymous
         if not isinstance(content, dict) or (kind == "clusters" and not isinstance(content.get("server"), str)):
             raise UserError(f"{path} is no kubeconfig: what it says of its {kind} makes no sense")
     return list(rows)
@@ -130,23 +129,22 @@ def _named(config: Mapping[str, Any], kind: str, name: str | None, path: Path) -
 
 
 def _connection(cluster: dict[str, Any], user: dict[str, Any], namespace: str) -> Connection:
-    server, who = cluster["cluster"], user.get("user") or {}
+    server, account = cluster["cluster"], user.get("user") or {}
     try:
-        context = _tls(server, who, cluster["_at"], user["_at"]) if server["server"].startswith("https:") else None
+        context = _tls(server, account, cluster["_at"], user["_at"]) if server["server"].startswith("https:") else None
     except (OSError, ssl.SSLError, ValueError) as error:
         raise UserError(f"the certificates of the kubeconfig cannot be used: {error}") from None
     basic = ""
-    if who.get("username"):
-        basic = base64.b64encode(f"{who['username']}:{who.get('password', '')}".encode()).decode()
-    token_file = Path(user["_at"], who["tokenFile"]) if who.get("tokenFile") else None
+    if account.get("username"):
+        basic = base64.b64encode(f"{account['username']}:{account.get('password', '')}".encode()).decode()
+    token_file = Path(user["_at"], account["tokenFile"]) if account.get("tokenFile") else None
     return Connection(
-        server["server"], context=context, token=who.get("token", ""), token_file=token_file,
-        command=who.get("exec"), basic=basic, namespace=namespace,
+        server["server"], context=context, token=account.get("token", ""), token_file=token_file,
+        command=account.get("exec"), basic=basic, namespace=namespace,
     )  # fmt: skip
 
 
-def _tls(server: Mapping[str, Any], who: Mapping[str, Any], at: Path, user_at: Path) -> ssl.SSLContext:
-    """Whom we trust, and the certificate that tells who we are."""
+def _tls(server: Mapping[str, Any], account: Mapping[str, Any], at: Path, user_at: Path) -> ssl.SSLContext:
     if data := server.get("certificate-authority-data"):
         context = ssl.create_default_context(cadata=_decoded(data).decode())
     elif name := server.get("certificate-authority"):
@@ -155,12 +153,12 @@ def _tls(server: Mapping[str, Any], who: Mapping[str, Any], at: Path, user_at: P
         context = ssl.create_default_context()
     if server.get("insecure-skip-tls-verify"):
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    if who.get("client-certificate-data") or who.get("client-certificate"):
+    if account.get("client-certificate-data") or account.get("client-certificate"):
         with tempfile.TemporaryDirectory() as folder:  # ssl reads certificates from files only
             files = []
             for key in ("client-certificate", "client-key"):
-                data = who.get(f"{key}-data")
-                path = Path(folder, key) if data else Path(user_at, who.get(key, ""))
+                data = account.get(f"{key}-data")
+                path = Path(folder, key) if data else Path(user_at, account.get(key, ""))
                 if data:
                     path.touch(mode=0o600)
                     path.write_bytes(_decoded(data))
@@ -181,7 +179,7 @@ def _read_token(path: Path) -> str:
 
 
 def _run(command: Mapping[str, Any]) -> str:
-    """A token by the program that the kubeconfig names, as clouds have them."""
+    """A token from the program that the kubeconfig names."""
     environment = {**os.environ, **{one["name"]: one["value"] for one in command.get("env") or []}}
     environment["KUBERNETES_EXEC_INFO"] = json.dumps(
         {"apiVersion": command.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}

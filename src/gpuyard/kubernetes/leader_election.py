@@ -11,14 +11,14 @@ from typing import Any
 from gpuyard.errors import GpuyardError
 from gpuyard.kubernetes import names
 from gpuyard.kubernetes.api_client import Api, ApiError, core, group
-from gpuyard.kubernetes.api_writes import stamp
+from gpuyard.kubernetes.api_writes import timestamp
 
 USUAL = "gpuyard-system"
 _ELSE = "kube-system"
 
 
 def own_namespace(api: Api) -> str:
-    """The namespace of the manifests, where it exists or may exist; else one that every cluster has."""
+    """The namespace of the manifests if it exists or may exist; else one that every cluster has."""
     if api.connection.in_pod:
         return api.connection.namespace
     try:
@@ -33,8 +33,6 @@ _GROUP = "coordination.k8s.io/v1"
 
 
 class Election(threading.Thread):
-    """Tries to hold a lease, and keeps it."""
-
     def __init__(
         self,
         api: Api,
@@ -53,22 +51,19 @@ class Election(threading.Thread):
         self._until = -1.0
         self._seen: tuple[str, str, int] | None = None
         self._seen_at = 0.0
-        self.leader = ""
-        """Who holds it, as far as is known."""
+        self.leader = ""  # the holder, as far as is known
         self.trouble = ""
 
     @property
     def holds(self) -> bool:
-        """Whether we decide now; false in time before anybody else may believe that it does."""
+        """Whether we lead; false before another replica may believe that it leads."""
         return self._clock() < self._until
 
     @property
     def path(self) -> str:
-        """Where the lease is."""
         return group(_GROUP, "leases", self._namespace, names.LEASE)
 
     def run(self) -> None:
-        """Try, and renew, until it is stopped."""
         led = False
         while not self._stopped.is_set():
             try:
@@ -111,14 +106,14 @@ class Election(threading.Thread):
         self._until = asked + 0.75 * self._seconds
 
     def _is_free(self, spec: Mapping[str, Any], now: float) -> bool:
-        """Whether nobody has given a sign of life for as long as the lease says, by our own clock."""
+        """Whether the holder has not renewed the lease for its duration, by our own clock."""
         seen = (spec.get("holderIdentity") or "", spec.get("renewTime") or "", spec.get("leaseTransitions") or 0)
         if seen != self._seen:
             self._seen, self._seen_at = seen, now
         return not seen[0] or now - self._seen_at > float(spec.get("leaseDurationSeconds") or self._seconds)
 
     def _lease(self, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-        now = stamp(time.time(), 6)
+        now = timestamp(time.time(), 6)
         ours = spec.get("holderIdentity") == self.identity
         return {
             "apiVersion": _GROUP, "kind": "Lease",
@@ -134,7 +129,7 @@ class Election(threading.Thread):
         }  # fmt: skip
 
     def stop(self) -> None:
-        """Give the lease back, so that another replica can go on at once."""
+        """Release the lease, so that another replica can take over at once."""
         self._stopped.set()
         self.join(5.0)
         if not self.holds:

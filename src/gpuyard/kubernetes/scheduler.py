@@ -19,38 +19,35 @@ from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.errors import UserError
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.api_client import Api, Object, core
-from gpuyard.kubernetes.api_writes import ApiWriter, Bound, Evicted, Evictions, NotEvicted, Unbound, about
-from gpuyard.kubernetes.cluster.cluster_nodes import node_of, said
-from gpuyard.kubernetes.cluster.cluster_state import Assignment, ClusterState
-from gpuyard.kubernetes.cluster.cpu_pods import assignments
+from gpuyard.kubernetes.api_client import Api, Changed, Gone, Object, Reflector, Relisted, core
+from gpuyard.kubernetes.api_writes import ApiWriter, Bound, Evicted, Evictions, NotEvicted, Unbound, pod_reference
+from gpuyard.kubernetes.cluster.cluster_nodes import declared, node_of
+from gpuyard.kubernetes.cluster.cluster_state import ClusterState
+from gpuyard.kubernetes.cluster.inventory import Assignment
 from gpuyard.kubernetes.cluster.pods import pod_of
 from gpuyard.kubernetes.cluster.quantity import amount
-from gpuyard.kubernetes.cluster_view import ClusterView
-from gpuyard.kubernetes.explanations import PodMessages, Shadow, annotations_of, scheduled
+from gpuyard.kubernetes.cluster_view import ClusterView, cluster_view
+from gpuyard.kubernetes.explanations import PodMessages, Shadow, annotations_of, assignment_message
 from gpuyard.kubernetes.gpu_samples import Outage, Samples
 from gpuyard.kubernetes.gpu_usage import GpuUsage
 from gpuyard.kubernetes.leader_election import Election
-from gpuyard.kubernetes.reflector import Changed, Gone, Reflector, Relisted
 from gpuyard.kubernetes.settings import Settings
-from gpuyard.kubernetes.view_builder import cluster_view
 from gpuyard.kubernetes.workload_history import write
 from gpuyard.monitor.sources.prometheus_client import shown
 from gpuyard.policies.resolver import make_planner
 
 log = logging.getLogger("gpuyard.kubernetes")
-MOST = 64
-"""Pods that are started in one plan."""
+MOST = 64  # pods that are started in one plan
 _IN_FLIGHT = 256  # bindings that are on their way; with more the server is the bottleneck, and plans can wait
-_BITE = 2000  # messages that are taken in before it is planned
-_REST = 2.0  # times as long as the last plan took, it is waited until the next: half of the time is for others
-_WRITTEN = 10.0  # seconds between two times that what was learned is written down
+_MOST_MESSAGES = 2000  # messages that are processed before a plan
+_REST_RATIO = 2.0  # pause after a plan, relative to its duration, for other threads
+_SAVE_EVERY = 10.0  # seconds between two writes of the workload history
 _FALLBACK = "fcfs@skip@pack"
 _KINDS = ("pods", "nodes", "namespaces")
 
 
 class Scheduler:
-    """Schedules the pods of a cluster that ask for it."""
+    """Schedules the pods of a cluster that name it as their scheduler."""
 
     def __init__(
         self, api: Api, settings: Settings, planner: OrderedPlanner, observed: GpuUsage, *, identity: str
@@ -66,12 +63,14 @@ class Scheduler:
                 api, identity, settings.namespace, settings.lease, annotations=_advertised(settings, planner),
                 changed=lambda: self.inbox.put(None),
             )  # fmt: skip
-        self.calls = ApiWriter(
+        self.writer = ApiWriter(
             api, self.inbox.put, identity=identity, may_write=lambda: self.leads, silent=settings.silent
         )
-        self.telling = PodMessages(self)
+        self.messages = PodMessages(self.world, self.writer, settings.namespace)
         self.shadow = Shadow() if settings.silent else None
-        self.evictions = Evictions(self)
+        self.evictions = Evictions(
+            self.world, self.writer, leads=lambda: self.leads, observer=self.shadow.evicted if self.shadow else None
+        )
         self.counts: Counter[str] = Counter()
         self.plan_seconds = 0.0
         self.heard_at = time.time()
@@ -79,7 +78,7 @@ class Scheduler:
         self._namespaces: dict[str, Object] = {}
         self._planned = -1
         self._led = False
-        self._wake_at = self._quiet_until = self._written_at = 0.0
+        self._wake_at = self._quiet_until = self._saved_at = 0.0
         self._stopped = threading.Event()
         self._asked: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] = queue.SimpleQueue()
         self.reflectors = [
@@ -91,16 +90,13 @@ class Scheduler:
 
     @property
     def leads(self) -> bool:
-        """Whether this replica decides."""
         return self.election is None or self.election.holds
 
     @property
     def ready(self) -> bool:
-        """Whether all there is has been heard of."""
         return len(self._synced) == len(_KINDS)
 
     def start(self) -> None:
-        """Start the threads that this one goes by."""
         for reflector in self.reflectors:
             reflector.start()
         if self.election is not None:
@@ -108,7 +104,6 @@ class Scheduler:
         self.observed.start(self.inbox.put)
 
     def run(self) -> None:
-        """Schedule until somebody says to stop."""
         while not self._stopped.is_set():
             self.turn(self._pause())
 
@@ -118,28 +113,28 @@ class Scheduler:
         self.inbox.put(None)
 
     def close(self) -> None:
-        """Finish what was begun, and let another replica go on."""
+        """Finish pending writes, and release the lease."""
         for reflector in self.reflectors:
             reflector.stop()
         self.observed.stop()
-        self.calls.stop()
+        self.writer.stop()
         if self.election is not None:
             self.election.stop()
         self.api.close()
 
     def ask(self, question: Callable[[], Any], seconds: float = 5.0) -> Any:
-        """Have the deciding thread answer something, from another one."""
+        """Have the scheduler's thread compute something, from another thread."""
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._asked.put((question, answer))
         self.inbox.put(None)
         return answer.get(timeout=seconds)
 
     def view(self) -> ClusterView:
-        """The cluster as it is now; for the deciding thread."""
+        """The cluster as it is now; for the scheduler's thread."""
         known = dict[Any, str]()
         leader = self.election.leader if self.election is not None else self.identity
         return cluster_view(
-            self.world, self.observed, lambda pod: self.telling.reason(pod, known),
+            self.world, self.observed, lambda pod: self.messages.reason(pod, known),
             server=self.api.connection.server, leader=leader,
             counts={f"{name}_total": count for name, count in self.counts.items()},
         )  # fmt: skip
@@ -147,7 +142,7 @@ class Scheduler:
     # -- a turn -------------------------------------------------------------------------------------
 
     def turn(self, pause: float) -> None:
-        """Take in what was said, and plan if that changes anything."""
+        """Process messages, and plan if they change anything."""
         try:
             first = self.inbox.get(timeout=pause)
         except queue.Empty:
@@ -162,29 +157,29 @@ class Scheduler:
         if not self.ready:
             return
         led, self._led = self._led, self.leads
-        self.world.stale = self.world.stale or (self._led and not led)  # what another promised is written on the pods
+        self.world.stale = self.world.stale or (self._led and not led)  # a former leader's promises are on the pods
         self.world.settle(now)
         if not self._led:
             return
-        self.evictions.spare_no_longer(now)
+        self.evictions.end_spared(now)
         if self._is_due(now):
             self._plan(now)
-        for assignment in assignments(self.world) if self.world.plain else ():
+        for assignment in self.world.start_plain() if self.world.plain else ():
             self._bind(assignment, now)
-        self.telling.tell(now)
-        self._write_down(now)
+        self.messages.post_reasons(now)
+        self._save_history(now)
 
-    def _write_down(self, now: float) -> None:
-        """Keep what was learned where another replica, or another life, finds it."""
+    def _save_history(self, now: float) -> None:
+        """Save the workload history for other replicas and later runs."""
         learned = self.observed.learned
-        if learned.changed and now >= self._written_at + _WRITTEN and not self.settings.silent:
-            learned.changed, self._written_at = False, now
+        if learned.changed and now >= self._saved_at + _SAVE_EVERY and not self.settings.silent:
+            learned.changed, self._saved_at = False, now
             data, namespace = learned.to_data(), self.settings.namespace
-            self.calls.later(lambda: write(self.api, namespace, data))
+            self.writer.later(lambda: write(self.api, namespace, data))
 
     def _messages(self, first: Any) -> list[Any]:
         found = [first]
-        while len(found) < _BITE:
+        while len(found) < _MOST_MESSAGES:
             try:
                 found.append(self.inbox.get_nowait())
             except queue.Empty:
@@ -192,7 +187,7 @@ class Scheduler:
         return [message for message in found if message is not None]
 
     def _pause(self) -> float:
-        """How long there is nothing to do, if nothing happens."""
+        """Seconds until something is due, if no message arrives."""
         state = self.world.state
         if state is None or not self.ready or not self.leads or self._is_busy:
             return 1.0
@@ -201,7 +196,7 @@ class Scheduler:
 
     @property
     def _is_busy(self) -> bool:
-        """Whether so many pods are being bound that plans can wait."""
+        """Whether enough bindings are in flight that plans can wait."""
         return len(self.world.assumed) >= _IN_FLIGHT and not self.settings.silent
 
     def _is_due(self, now: float) -> bool:
@@ -213,16 +208,15 @@ class Scheduler:
     # -- what was said ------------------------------------------------------------------------------
 
     def take_in(self, message: Any, now: float) -> None:
-        """Let something that was said be known."""
         if isinstance(message, Changed):
             self._changed(message.kind, message.object, now)
         elif isinstance(message, Gone):
             self._gone(message.kind, message.object, now)
         elif isinstance(message, Relisted):
-            self._all(message, now)
+            self._relisted(message, now)
         elif isinstance(message, Bound):
             self.counts["bound"] += 1
-            self.telling.forget(message.uid)
+            self.messages.forget(message.uid)
         elif isinstance(message, Unbound):
             self._unbound(message, now)
         elif isinstance(message, Evicted):
@@ -233,7 +227,7 @@ class Scheduler:
             self.evictions.refused(message.uid, now)
         elif isinstance(message, Samples | Outage):
             self.observed.heard(message, now)
-            self.telling.outage(self.observed.trouble, now)
+            self.messages.outage(self.observed.trouble, now)
             crowded, self.observed.crowded = self.observed.crowded, []
             for pod, why in crowded:
                 self.evictions.relieve(pod, why, now)
@@ -257,7 +251,7 @@ class Scheduler:
         if kind == "pods":
             self.observed.gone(object, now)
             self.world.drop_pod(object, now)
-            self.telling.forget(object.uid)
+            self.messages.forget(object.uid)
             self.evictions.forget(object.uid)
         elif kind == "nodes":
             self.world.drop_node(object.name)
@@ -265,8 +259,8 @@ class Scheduler:
             self._namespaces.pop(object["metadata"]["name"], None)
             self._set_rules(now)
 
-    def _all(self, message: Relisted, now: float) -> None:
-        """Everything of a kind: what is not among it is gone."""
+    def _relisted(self, message: Relisted, now: float) -> None:
+        """All objects of a kind: others are gone."""
         if message.kind == "pods":
             there = {pod.uid for pod in message.objects}
             for pod in [pod for uid, pod in self.world.pods.items() if uid not in there]:
@@ -284,13 +278,13 @@ class Scheduler:
             self._set_rules(now)
 
     def _set_rules(self, now: float) -> None:
-        """How namespaces share the GPUs: by the settings, and by what they say themselves."""
+        """How namespaces share the GPUs: by the settings, and by their own annotations."""
         shares, quotas = dict(self.settings.shares), dict(self.settings.quotas)
         for name, namespace in self._namespaces.items():
             try:
                 share, quota = _rules_of(namespace)
             except (ValueError, UserError) as error:
-                self.telling.namespace(name, f"its share or quota makes no sense and is ignored: {error}", now)
+                self.messages.namespace(name, f"its share or quota makes no sense and is ignored: {error}", now)
                 continue
             shares |= {} if share is None else {name: share}
             quotas |= {} if quota is None else {name: quota}
@@ -305,7 +299,7 @@ class Scheduler:
         log.warning("pod %s could not be bound: %s", self._named(message.uid), message.why)
         pod = self.world.pods.get(message.uid)
         if pod is not None and not message.conflict:
-            self.telling.failed(pod, f"could not be bound: {message.why}", now)
+            self.messages.failed(pod, f"could not be bound: {message.why}", now)
         self.world.give_back(message.uid, now, now + 1.0)
 
     def _named(self, uid: str) -> str:
@@ -325,7 +319,7 @@ class Scheduler:
             self.world.record(Unpromised(now, state.ids[row]))
         for row in due:
             self._start(Start(state.ids[row], state.promises[row]), now)
-        plan = self._made(now)
+        plan = self._valid_plan(now)
         self.plan_seconds = time.perf_counter() - began
         self.counts["plans"] += 1
         self._wake_at = max(plan.wake_at, now + 0.01)
@@ -334,10 +328,10 @@ class Scheduler:
         for start in starts:
             self._start(start, now)
         self._planned = -1 if len(plan.starts) >= MOST else state.version
-        self._quiet_until = time.time() + (0.0 if plan.starts else _REST * self.plan_seconds)
+        self._quiet_until = time.time() + (0.0 if plan.starts else _REST_RATIO * self.plan_seconds)
 
-    def _made(self, now: float) -> Plan:
-        """A valid plan; a policy that fails is replaced, since pods must go on."""
+    def _valid_plan(self, now: float) -> Plan:
+        """A valid plan; a policy that fails is replaced, since scheduling must continue."""
         engine = self.world.engine
         assert engine is not None
         try:
@@ -347,9 +341,9 @@ class Scheduler:
             if self.world.planner.text == _FALLBACK:
                 raise
             log.exception("policy %s failed; going on with %s", self.world.planner.text, _FALLBACK)
-            self.telling.cluster("PolicyFailed", f"policy {self.world.planner.text} failed: {error}", now)
+            self.messages.cluster("PolicyFailed", f"policy {self.world.planner.text} failed: {error}", now)
             self.world.planner = engine.planner = make_planner(_FALLBACK)
-            return self._made(now)
+            return self._valid_plan(now)
         return plan
 
     def _start(self, start: Start, now: float) -> None:
@@ -358,25 +352,25 @@ class Scheduler:
             self._bind(assignment, now)
 
     def _bind(self, assignment: Assignment, now: float) -> None:
-        message = scheduled(assignment)
+        message = assignment_message(assignment)
         if self.shadow is not None:
             self.shadow.decided(assignment, message, now)
             return
         log.info("%s", message)
-        event = self.calls.event(about(assignment.pod), "Scheduled", message)
-        self.calls.bind(assignment, annotations_of(assignment), event)
+        event = self.writer.event(pod_reference(assignment.pod), "Scheduled", message)
+        self.writer.bind(assignment, annotations_of(assignment), event)
 
 
 def _rules_of(namespace: Object) -> tuple[float | None, Quota | None]:
-    """What a namespace says of its share, and of what it may have."""
-    share, quota = said(namespace["metadata"], names.SHARE), said(namespace["metadata"], names.QUOTA)
+    meta = namespace["metadata"]
+    share, quota = declared(meta, names.SHARE), declared(meta, names.QUOTA)
     if share is not None and not 0 < amount(share) < math.inf:
         raise UserError(f"a share is a number above 0, not {share}")
     return None if share is None else amount(share), None if quota is None else Quota(int(quota))
 
 
 def _advertised(settings: Settings, planner: OrderedPlanner) -> dict[str, str]:
-    """What other programs can know of the scheduler, by its lease."""
+    """Facts about the scheduler for other programs, as annotations of its lease."""
     known = {
         "policy": planner.text, "admission": settings.admission, "scheduler": settings.scheduler,
         "prometheus": shown(settings.prometheus) if settings.prometheus else "",

@@ -24,8 +24,6 @@ _MARGIN = 10.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What a scheduler goes by."""
-
     scheduler: str = names.SCHEDULER
     policy: str = "multifactor"
     discipline: str = "easy"
@@ -33,14 +31,11 @@ class Settings:
     force_policy: bool = False
     admission: str = "requests"
     prometheus: str = ""
-    gpu_memory: float = 0.0
-    """Bytes of GPUs of which nobody says how much they have; 0: such GPUs are not shared."""
-    gpu_buffer: float | None = None
-    """Bytes of each GPU that shares leave free; None: 512Mi where usage counts, else none."""
+    gpu_memory: float = 0.0  # bytes of GPUs that do not declare their memory; 0: such GPUs are not shared
+    gpu_buffer: float | None = None  # bytes of each GPU that shares leave free; None: 512Mi if usage counts, else 0
     memory_margin: float = 0.05
     default_duration: float = 3600.0
-    durations: tuple[tuple[str, float], ...] = ()
-    """How long pods run whose name, or workload, is like a pattern; the first that fits counts."""
+    durations: tuple[tuple[str, float], ...] = ()  # run times by pattern of name or workload; the first match counts
     half_life: float = 86400.0
     shares: tuple[tuple[str, float], ...] = ()
     quotas: tuple[tuple[str, Quota], ...] = ()
@@ -51,10 +46,8 @@ class Settings:
     namespace: str = "gpuyard-system"
     identity: str = ""
     listen: str = "127.0.0.1:10260"
-    resync: float = 300.0
-    """Seconds after which everything is listed again."""
-    lease: float = 8.0
-    """Seconds after which a leader that gives no sign of life is one no longer."""
+    resync: float = 300.0  # seconds after which everything is listed again
+    lease: float = 8.0  # seconds after which a leader that gives no sign of life is one no longer
 
     def __post_init__(self) -> None:
         if self.admission not in ADMISSIONS:
@@ -78,11 +71,10 @@ class Settings:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing is written to the cluster."""
         return self.dry_run or self.shadow
 
     def duration_of(self, name: str, workload: str) -> float | None:
-        """How long a pod of this name runs, by the patterns; None where none fits."""
+        """Seconds that a pod of this name runs, by the patterns; None without a match."""
         for pattern, seconds in self.durations:
             if fnmatchcase(name, pattern) or (workload and fnmatchcase(workload, pattern)):
                 return seconds
@@ -121,7 +113,6 @@ _KEYS: dict[str, Any] = {
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The settings in a YAML file, by our names."""
     try:
         found = yaml.safe_load(path.read_text())
     except OSError as error:
@@ -145,6 +136,5 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def settings_of(file: Path | None, **options: Any) -> Settings:
-    """Settings by options, and by a file where options say nothing (None)."""
     known = read_file(file) if file is not None else {}
     return replace(Settings(), **known | {name: value for name, value in options.items() if value is not None})

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.errors import UserError
+from gpuyard.kubernetes.cluster.quantity import address_of
 from gpuyard.kubernetes.cluster_view import dumps
 
 if TYPE_CHECKING:
@@ -17,21 +18,11 @@ if TYPE_CHECKING:
 
     from gpuyard.kubernetes.scheduler import Scheduler
 
-_STUCK = 60.0  # seconds without a turn after which the scheduler is taken for dead
+_STUCK = 60.0  # seconds without a turn after which the scheduler counts as dead
 _OLD = 0.5  # seconds for which an answer is good: several may look at once
 
 
-def address_of(text: str) -> tuple[str, int]:
-    """`127.0.0.1:10260` as a host and a port."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise UserError(f"'{text}' is no address to listen at; write for example 127.0.0.1:10260")
-    return host.strip("[]") or "0.0.0.0", int(port)
-
-
 class StatusServer:
-    """A small HTTP server beside the loop."""
-
     def __init__(self, scheduler: Scheduler, listen: str) -> None:
         self._scheduler = scheduler
         serving = self
@@ -58,12 +49,10 @@ class StatusServer:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Serve no longer."""
         self._server.shutdown()
         self._server.server_close()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        """Answer a request."""
         path = request.path.partition("?")[0]
         found = {
             "/healthz": self._health, "/livez": self._health, "/readyz": self._readiness,
@@ -110,13 +99,10 @@ class StatusServer:
 
 
 class _Collector:
-    """What is counted, as metrics."""
-
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
 
     def collect(self) -> Iterator[Metric]:
-        """All of them, as of now."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         scheduler, world = self._scheduler, self._scheduler.world
@@ -130,7 +116,7 @@ class _Collector:
             "aside_pods": ("Pods that wait and can start on no node as it is.", float(len(world.aside))),
             "placed_pods": ("Pods that have GPUs.", float(len(state.running) if state else 0)),
             "bindings_in_flight": ("Pods that are being bound.", float(len(world.assumed))),
-            "calls_in_flight": ("Calls to the API server that are to be made.", float(len(scheduler.calls))),
+            "calls_in_flight": ("Calls to the API server that are to be made.", float(len(scheduler.writer))),
             "nodes": ("Nodes with GPUs.", float(len(world.layout.nodes))),
             "gpus": ("GPUs of the cluster.", float(world.layout.first[-1])),
             "gpus_idle": ("GPUs that nobody has.", float(state.pool.idle.sum()) if state else 0.0),

@@ -14,8 +14,6 @@ _MOST = 2000  # signatures that are
 
 
 class WorkloadHistory:
-    """Runs by signature."""
-
     def __init__(self, margin: float) -> None:
         self._margin = margin
         self._runs: dict[str, list[Run]] = {}
@@ -23,13 +21,11 @@ class WorkloadHistory:
         self.changed = False
 
     def add(self, signature: str, run: Run) -> None:
-        """A pod has ended."""
         self._runs[signature] = [*self._runs.pop(signature, []), run][-LATEST:]
         self._told.pop(signature, None)
         self.changed = True
 
     def of(self, signature: str) -> Prediction:
-        """What to expect of a pod."""
         if signature not in self._told:
             self._told[signature] = predict(self._runs.get(signature, ()), (), 0.0, self._margin)
         return self._told[signature]
@@ -48,7 +44,7 @@ class WorkloadHistory:
         return {"runs.json": json.dumps(rows, separators=(",", ":"))}
 
     def load(self, data: Mapping[str, str]) -> None:
-        """Take up what was written down; what cannot be read is worth nothing."""
+        """Add stored runs; unreadable data is ignored."""
         try:
             rows = json.loads(data.get("runs.json", "{}"))
             known = {
@@ -62,7 +58,7 @@ class WorkloadHistory:
 
 
 def read(api: Api, namespace: str) -> Mapping[str, str]:
-    """What was written down; nothing if there is no such thing yet."""
+    """The stored runs; empty without any."""
     try:
         return api.get(core("configmaps", namespace, NAME)).get("data") or {}
     except ApiError as error:
@@ -72,7 +68,6 @@ def read(api: Api, namespace: str) -> Mapping[str, str]:
 
 
 def write(api: Api, namespace: str, data: Mapping[str, str]) -> None:
-    """Write it down."""
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": namespace}, "data": data}
     try:
         api.put(core("configmaps", namespace, NAME), body)

@@ -22,41 +22,29 @@ OBJECTIVES = {
     "wait": "the mean wait",
     "utilization": "GPU time that is left unused until all jobs are done",
     "energy": "energy, which GPUs need also while they are idle",
-}
-"""What a policy may be trained for: less is better."""
-NEVER = 1e9
-"""Seconds that a job counts as waiting for which a policy has no number."""
-TRIFLE = 10.0
-"""Seconds by which waits are made longer before they are compared: nobody minds a wait of a second instead of none."""
+}  # what a policy may be trained for: less is better
+NEVER = 1e9  # seconds that a job counts as waiting for which a policy has no number
+TRIFLE = 10.0  # seconds that are added to waits before they are compared: a wait of a second is as good as none
 
 
-PATIENCE = 600.0
-"""The same of the longest waits of a window: nobody minds those that are shorter."""
+PATIENCE = 600.0  # the same for the longest waits of a window: shorter ones do not matter
 
 
 class Outcome(NamedTuple):
-    """What became of the jobs that count."""
-
-    cost: float
-    """By the objective; less is better."""
-    p99: float
-    """The wait that one in a hundred exceeds."""
+    cost: float  # by the objective; less is better
+    p99: float  # the wait that one in a hundred exceeds
 
 
 class Stats(NamedTuple):
-    """The same, more closely."""
-
     cost: float
     wait_mean: float
     wait_median: float
     wait_p99: float
     wait_max: float
-    fairness: float | None
-    """Jain's index over users of their mean run / JCT; None where the trace names none."""
+    fairness: float | None  # Jain's index over users of their mean run / JCT; None where the trace names none
 
 
 def check_objective(name: str) -> str:
-    """The name as given, if there is such an objective."""
     if name not in OBJECTIVES:
         raise UserError(f"there is no objective '{name}'{suggest(name, OBJECTIVES)} ({', '.join(OBJECTIVES)})")
     return name
@@ -78,17 +66,15 @@ class Arena:
         self._capacity = problem.cluster.gpus
 
     def waits(self, weights: Floats) -> Floats:
-        """How long each job that counts waits."""
+        """Seconds that each job that counts waits."""
         waits = self._rerun.starts(weights)[self._counted] - self._submit
         return np.where(np.isnan(waits), NEVER, np.maximum(waits, 0.0))
 
     def outcome(self, weights: Floats) -> Outcome:
-        """What a policy with these weights achieves."""
         waits = self.waits(weights)
         return Outcome(self.cost(waits), p99(waits))
 
     def stats(self, waits: Floats) -> Stats:
-        """What waits of all jobs that count come to, closely."""
         users = self._users
         fairness = None
         if any(users):
@@ -98,7 +84,7 @@ class Arena:
         )
 
     def simulated(self, policy: str) -> Floats:
-        """How long each job that counts waits under any policy, also one that stops jobs."""
+        """Waits of the jobs that count under any policy, also a preemptive one."""
         problem = self.window.problem
         options = Options(discipline=problem.discipline, placement=problem.placement, lenient=True, engine="kernel")
         trace = replace(problem.trace, requested=problem.estimates)
@@ -107,7 +93,6 @@ class Arena:
         return np.where(np.isnan(waits), NEVER, np.maximum(waits, 0.0))
 
     def cost(self, waits: Floats) -> float:
-        """What waits of all jobs that count come to, by the objective."""
         run = self._run
         if self._objective == "slowdown":
             return float(np.maximum((waits + run) / np.maximum(run, SHORT), 1.0).mean())
@@ -123,13 +108,12 @@ class Arena:
 
 
 def p99(waits: Floats) -> float:
-    """The wait that one in a hundred exceeds."""
     at = min(int(0.99 * len(waits)), len(waits) - 1)
     return float(np.partition(waits, at)[at])
 
 
 def longer_waits(ours: Floats, theirs: Floats) -> float:
-    """How much longer the longest waits are, window by window, as a geometric mean; short ones do not matter."""
+    """Ratio of the longest waits, as a geometric mean over windows; short ones do not matter."""
     return float(np.exp(np.log((ours + PATIENCE) / (theirs + PATIENCE)).mean()))
 
 

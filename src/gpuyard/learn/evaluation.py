@@ -17,63 +17,55 @@ from gpuyard.policies.trained_policy import Learned
 from gpuyard.sim.trace import Floats, Trace
 
 LEARNED, TUNED = "learned", "tuned linear"
-PREEMPTIVE = ("rr", "las")
-"""Heuristics that stop running jobs: shown, but another game, which who stops nobody cannot win."""
+PREEMPTIVE = ("rr", "las")  # heuristics that stop running jobs: shown, but not comparable
 DRAWS = 2000
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What every policy achieved in every window of one trace."""
-
     problem: Problem
     objective: str
     windows: list[Window]
-    blocks: list[int]
-    """Which stretch of time each window is of."""
-    stats: dict[str, list[Stats]]
-    """By policy, one for each window."""
+    blocks: list[int]  # which stretch of time each window is of
+    stats: dict[str, list[Stats]]  # by policy, one for each window
 
     @property
     def heuristics(self) -> list[str]:
-        """Those that the best is chosen from: published ones that stop nobody."""
+        """Candidates for the best heuristic: published ones without preemption."""
         return [name for name in BASES if name in self.stats]
 
     @property
     def best_heuristic(self) -> str:
-        """The one that was best over all windows, as is known afterwards."""
+        """The best one over all windows, in hindsight."""
         return min(self.heuristics, key=lambda name: float(np.log(self.costs(name)).mean()))
 
     def costs(self, name: str) -> Floats:
-        """What a policy cost in each window."""
         return np.array([stats.cost for stats in self.stats[name]])
 
     def ratio(self, name: str, other: str) -> float:
-        """The geometric mean over windows of what one costs relative to another."""
+        """The geometric mean over windows of one policy's cost relative to another's."""
         return float(np.exp(np.log(self.costs(name) / self.costs(other)).mean()))
 
     def interval(self, name: str, other: str, seed: int = 0) -> tuple[float, float]:
-        """Where that ratio is with 95 % confidence."""
+        """The 95 % confidence interval of that ratio."""
         logs = np.log(self.costs(name) / self.costs(other))
         return _bootstrapped(logs, np.array(self.blocks), seed)
 
     def mean_ratio(self, name: str, other: str) -> float:
-        """The mean cost of one relative to another's."""
         return float(self.costs(name).sum() / self.costs(other).sum())
 
     def p99_ratio(self, name: str, other: str) -> float:
-        """How the waits that one job in a hundred exceeds compare, as a geometric mean over windows."""
+        """The ratio of the 99th percentiles of waits, as a geometric mean over windows."""
         ours, theirs = (np.array([s.wait_p99 for s in self.stats[n]]) for n in (name, other))
         return longer_waits(ours, theirs)
 
     def hindsight(self, name: str) -> float:
-        """The ratio to whichever heuristic was best in each window by itself: nobody could have known which."""
+        """The ratio to the best heuristic of each single window, which nobody could have known."""
         best = np.min([self.costs(other) for other in self.heuristics], axis=0)
         return float(np.exp(np.log(self.costs(name) / best).mean()))
 
     def row(self, name: str) -> dict[str, Any]:
-        """What is told of one policy."""
         stats = self.stats[name]
         best = self.best_heuristic
         return {
@@ -115,7 +107,7 @@ def evaluate(
 
 
 def held_out_windows(problem: Problem, seeds: int, size: int) -> tuple[list[Window], list[int]]:
-    """The windows of each seed, and of which stretch of time they are."""
+    """The windows of each seed, and the stretch of time of each."""
     span = problem.held_out
     size = int(np.clip(len(span) // 6, min(8, len(span)), size))
     windows = [w for seed in range(seeds) for w in cut(problem, span, size, size, seed * size // seeds)]
@@ -123,7 +115,7 @@ def held_out_windows(problem: Problem, seeds: int, size: int) -> tuple[list[Wind
 
 
 def _bootstrapped(logs: Floats, blocks: np.ndarray[Any, Any], seed: int) -> tuple[float, float]:
-    """An interval for the mean of logarithms, by drawing blocks of windows anew."""
+    """An interval for the mean of logarithms, by bootstrap over blocks of windows."""
     names = np.unique(blocks)
     sums = np.array([logs[blocks == b].sum() for b in names])
     counts = np.array([(blocks == b).sum() for b in names])
@@ -139,12 +131,11 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-P99_LIMIT = 1.5
-"""How much longer the longest waits may be than under the best heuristic."""
+P99_LIMIT = 1.5  # how much longer the longest waits may be than under the best heuristic
 
 
 def judge(found: Evaluation) -> dict[str, Any]:
-    """Whether a policy passes, by how it fared; as it stands in its file."""
+    """Whether a policy passes the gate; the verdict as its file has it."""
     best = found.best_heuristic
     low, high = found.interval(LEARNED, best)
     mean, p99 = found.mean_ratio(LEARNED, best), found.p99_ratio(LEARNED, best)
@@ -172,7 +163,7 @@ def judge(found: Evaluation) -> dict[str, Any]:
 
 
 def combined_verdict(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One verdict of several traces: all must let a policy pass. The numbers are those of the worst."""
+    """One verdict of several traces: all must pass. The numbers are those of the worst."""
     worst = max(verdicts, key=lambda verdict: (not verdict["passed"], verdict["ratio_high"]))
     reasons = [f"{v['trace']}: {reason}" for v in verdicts for reason in v["reasons"]]
     traces = [{k: v[k] for k in ("trace", "ratio", "ratio_high", "mean_ratio", "passed")} for v in verdicts]
@@ -180,7 +171,6 @@ def combined_verdict(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _rounded(number: float) -> float:
-    """As many digits as mean something."""
     return round(number, 6)
 
 
@@ -190,7 +180,7 @@ DISCIPLINE = "easy-shadow"
 
 
 def sequences(trace: Trace) -> list[Window]:
-    """The windows of the protocol; positions are those in the file."""
+    """The windows of the protocol, by position in the file."""
     if len(trace) < max(SEQUENCES) + LENGTH:
         raise UserError(
             f"{trace.source} has {len(trace):,} jobs, and the protocol needs {max(SEQUENCES) + LENGTH:,}: "

@@ -14,45 +14,32 @@ from gpuyard.learn.arena import OBJECTIVES
 from gpuyard.learn.evaluation import LEARNED, PREEMPTIVE, Evaluation
 from gpuyard.policies.trained_policy import Learned
 
-CLEARLY = 1.02
-"""A ratio of costs beyond which one policy is said to beat another."""
-ALIKE = 1.001
-"""A ratio of costs below which policies are said to cost the same."""
-FEW = 5
-"""Stretches of time below which an interval says little."""
+CLEARLY = 1.02  # a ratio of costs beyond which one policy is said to beat another
+ALIKE = 1.001  # a ratio of costs below which policies are said to cost the same
+FEW = 5  # stretches of time below which an interval says little
 KNOWN = {
     "actual": "oracle: the true run time of every job",
     "requested": "what users asked for",
     "predicted": "predicted from earlier jobs of the same user",
-}
-"""What policies were told of run times."""
+}  # estimates of run times that policies had
 CSV_HEADS = (
     "trace", "estimate", "start", "policy", "cost", "wait_mean", "wait_median", "wait_p99", "wait_max", "fairness",
 )  # fmt: skip
 
 
 class Losses(NamedTuple):
-    """Where a trained policy loses to the best heuristic."""
-
     windows: int
-    lost: int
-    """Windows that cost more."""
-    clearly: int
-    """Those that cost more by over 2 %."""
-    worst_start: int
-    """Where in the trace the window begins in which it fares worst."""
+    lost: int  # windows that cost more
+    clearly: int  # those that cost more by over 2 %
+    worst_start: int  # position in the trace of its worst window
     worst_ratio: float
     worst_cost: float
-    worst_other: float
-    """What the best heuristic cost there."""
-    beaten_by: dict[str, float]
-    """Heuristics that are better by over 2 % over all windows, and the ratio to each."""
-    beaten_in: dict[str, float]
-    """By heuristic, the share of the windows in which it is better by over 2 %."""
+    worst_other: float  # cost of the best heuristic there
+    beaten_by: dict[str, float]  # heuristics that are better by over 2 % over all windows, and the ratio to each
+    beaten_in: dict[str, float]  # by heuristic, the share of the windows in which it is better by over 2 %
 
 
 def losses(found: Evaluation) -> Losses:
-    """Where the trained policy loses."""
     ours, theirs = found.costs(LEARNED), found.costs(found.best_heuristic)
     worst = int(np.argmax(ours / theirs))
     to_each = {name: found.ratio(LEARNED, name) for name in found.heuristics}
@@ -70,14 +57,13 @@ def losses(found: Evaluation) -> Losses:
 
 
 def estimate_text(kind: str) -> str:
-    """What policies were told of run times, in words."""
     if kind.startswith("noisy"):
         return f"true run times with noise ({kind})"
     return KNOWN.get(kind, kind)
 
 
 def verdict_lines(learned: Learned, found: Evaluation, verdict: dict[str, Any]) -> list[str]:
-    """How it fares on one trace: whether it passes, by how much, and where it loses."""
+    """The result on one trace: whether it passes, by how much, and where it loses."""
     best = verdict["best_heuristic"]
     return [
         _passes(verdict) + _alike(found),
@@ -100,7 +86,7 @@ def _passes(verdict: dict[str, Any]) -> str:
 
 
 def _alike(found: Evaluation) -> str:
-    """Whether the windows can tell policies apart at all."""
+    """Whether the windows can distinguish policies at all."""
     costs = np.array([found.costs(name) for name in (LEARNED, *found.heuristics)])
     if float((costs.max(axis=0) / costs.min(axis=0)).max()) > ALIKE:
         return ""
@@ -141,27 +127,26 @@ def _loses(found: Evaluation, best: str) -> str:
 def _acquaintance(learned: Learned, found: Evaluation) -> str:
     """Whether it was trained on this trace, and with such estimates."""
     problem = found.problem
-    told = [t.get("estimate") for t in learned.training.get("traces", []) if t.get("name") == problem.name]
+    estimates = [t.get("estimate") for t in learned.training.get("traces", []) if t.get("name") == problem.name]
     made = " Nobody says how large that cluster was, so that one was made to fit." if problem.sized else ""
-    if not told:
+    if not estimates:
         return f"It was not trained on any part of this trace.{made}"
     text = "It was trained on an earlier part of this trace"
-    if problem.estimate in told:
+    if problem.estimate in estimates:
         return f"{text}, with such estimates.{made}"
-    return f"{text}, but with other estimates ({told[0]}).{made}"
+    return f"{text}, but with other estimates ({estimates[0]}).{made}"
 
 
 def rows(found: Evaluation) -> list[dict[str, Any]]:
-    """What is told of every policy, the least ratio first; those that stop jobs last."""
+    """Rows of all policies, the least ratio first; preemptive ones last."""
     beats = losses(found).beaten_in
-    told = [{**found.row(name), "beats": beats.get(name)} for name in found.stats]
-    return sorted(told, key=lambda row: (row["policy"] in PREEMPTIVE, row["ratio"]))
+    found_rows = [{**found.row(name), "beats": beats.get(name)} for name in found.stats]
+    return sorted(found_rows, key=lambda row: (row["policy"] in PREEMPTIVE, row["ratio"]))
 
 
 def facts(
     learned: Learned, name: str, evaluations: Sequence[Evaluation], verdicts: Sequence[dict[str, Any]], command: str
 ) -> dict[str, Any]:
-    """All of it as plain values."""
     network, training = learned.network, learned.training
     value = {
         "policy": {
@@ -205,7 +190,6 @@ def _evaluation_facts(found: Evaluation, verdict: dict[str, Any]) -> dict[str, A
 
 
 def windows_csv(evaluations: Sequence[Evaluation]) -> str:
-    """What every policy achieved in every window, a line each."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_HEADS)
@@ -218,7 +202,7 @@ def windows_csv(evaluations: Sequence[Evaluation]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can hold it: what is no number becomes null."""
+    """As JSON: values that are no numbers become null."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -18,24 +18,20 @@ from gpuyard.units import format_duration, format_size
 
 DAY = 24.0 * HOUR
 POINTS = 61
-LITTLE = 0.05
-"""What counts less than this part of what counts most is said to count little."""
-BACK = 0.05
-"""A curve that goes back by less than this part of its spread still goes one way."""
+LITTLE = 0.05  # importance below this part of the largest is called little
+BACK = 0.05  # a curve that goes back by less than this part of its spread still goes one way
 LOW, HIGH, MIXED, EITHER, UNSEEN = "low", "high", "mixed", "either", "unseen"
 """Who goes ahead: those with less, those with more, now these and now those, nobody for it; or it never varied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """Something of a job that people have a name for."""
+    """A property of a job that people have a name for."""
 
     column: str
     title: str
-    kind: str
-    """`duration`, `count`, `share` or `size`."""
-    few: str
-    """Who has little of it."""
+    kind: str  # `duration`, `count`, `share` or `size`
+    few: str  # jobs with little of it
     many: str
 
 
@@ -52,44 +48,41 @@ QUANTITIES = (
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """How the score goes with one quantity, relative to that of the typical job; less goes first."""
+    """The score by one quantity, relative to that of the typical job; less goes first."""
 
     quantity: Quantity
     values: Floats
     scores: Floats
-    base: Floats
-    """The same of the base heuristic alone."""
+    base: Floats  # the same of the base heuristic alone
     typical: float
-    seen: tuple[float, float]
-    """Between which values it nearly always was in training."""
-    ahead: str
-    """`LOW`, `HIGH`, `MIXED`, `EITHER` or `UNSEEN`, by what was seen in training."""
+    seen: tuple[float, float]  # between which values it nearly always was in training
+    ahead: str  # `LOW`, `HIGH`, `MIXED`, `EITHER` or `UNSEEN`, by what was seen in training
 
     @property
     def inside(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which of the values were seen in training."""
+        """Which of the values occurred in training."""
         low, high = self.seen
         return (self.values >= low * 0.999) & (self.values <= high * 1.001)
 
     @property
     def spread(self) -> float:
-        """By how much it tells jobs apart that were seen in training."""
+        """How far it separates jobs that occurred in training."""
         return _spread(self.scores[self.inside])
 
     @property
     def base_spread(self) -> float:
-        """The same of the base heuristic alone."""
+        """The same for the base heuristic alone."""
         return _spread(self.base[self.inside])
 
     @property
     def added(self) -> float:
-        """By how much the network changes what the base heuristic says."""
+        """How much the network changes the base heuristic."""
         return _spread((self.scores - self.base)[self.inside])
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """What one feature counts in the network, beside the base heuristic."""
+    """Influence of one feature in the network, in addition to the base heuristic."""
 
     feature: str
     about: str
@@ -102,23 +95,19 @@ class Importance:
 
     @property
     def shared(self) -> bool:
-        """Whether it is the same for all who wait."""
+        """Whether it is the same for all waiting jobs."""
         return self.feature in OF_ALL
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a policy prefers."""
-
     base: str
     typical: dict[str, float]
     preferences: list[Preference]
-    importances: list[Importance]
-    """The greatest first."""
+    importances: list[Importance]  # the greatest first
     summary: list[str]
 
     def facts(self) -> dict[str, Any]:
-        """As plain values."""
         curves = [
             {
                 "quantity": p.quantity.column, "about": p.quantity.title, "typical": p.typical, "seen": list(p.seen),
@@ -141,9 +130,9 @@ class Explanation:
 
 
 def explain(learned: Learned) -> Explanation:
-    """What a trained policy prefers, by the jobs that it was trained on."""
+    """Preferences of a trained policy, by the jobs that it was trained on."""
     typical = typical_job(learned)
-    network = replace(learned.network, starvation=math.inf)  # nobody starves in curves
+    network = replace(learned.network, starvation=math.inf)  # without starvation
     alone = Network(network.base, 0, math.inf, np.zeros(parameter_count(0)))
     preferences = [_preference(q, learned, network, alone, typical) for q in QUANTITIES]
     importances = sorted(_importances(learned, network, typical), key=lambda one: -one.importance)
@@ -153,7 +142,7 @@ def explain(learned: Learned) -> Explanation:
 
 
 def typical_job(learned: Learned) -> dict[str, float]:
-    """The columns of a job in the middle of those that a policy was trained on."""
+    """The columns of a median job of the training."""
     found = learned.training.get("typical")
     if not isinstance(found, Mapping) or any(name not in found for name in COLUMNS):
         raise UserError(
@@ -164,10 +153,9 @@ def typical_job(learned: Learned) -> dict[str, float]:
 
 
 def _scores(network: Network, typical: Mapping[str, float], **changed: Floats) -> Floats:
-    """Scores of jobs that are typical but for what is changed."""
     n = len(next(iter(changed.values())))
     columns = {name: np.full(n, value) for name, value in typical.items()} | changed
-    if "wait" in changed:  # who has waited longer came sooner
+    if "wait" in changed:  # a job that has waited longer came sooner
         columns["submit"] = np.maximum(typical["submit"] + typical["wait"] - changed["wait"], 1.0)
     found: Floats = score(**columns, weights=network.weights)
     return found
@@ -188,7 +176,6 @@ def _preference(
 
 
 def _grid(name: str, capacity: float) -> Floats:
-    """Values that a quantity is shown at."""
     if name == "estimate":
         return np.geomspace(10.0, 10.0 * DAY, POINTS)
     if name == "gpus":
@@ -199,7 +186,7 @@ def _grid(name: str, capacity: float) -> Floats:
 
 
 def _seen(name: str, ranges: Mapping[str, tuple[float, float]], typical: Mapping[str, float]) -> tuple[float, float]:
-    """Between which values a quantity was in training, by the feature that is made of it."""
+    """The range of a quantity in training, by the feature that is made of it."""
 
     def back(feature: str, scale: float) -> tuple[float, float]:  # from t / (t + scale)
         low, high = (min(max(float(x), 0.0), 1.0 - 1e-9) for x in ranges[feature])
@@ -249,7 +236,7 @@ def _along(network: Network, typical: Mapping[str, float], middle: Floats, j: in
 
 
 def _interplay(learned: Learned, network: Network, typical: Mapping[str, float], middle: Floats, s: int) -> float:
-    """The most by which a feature that is the same for all changes what another counts."""
+    """The most by which a feature that is the same for all changes the effect of another."""
     most = 0.0
     for j in range(JOB_FEATURES):
         if learned.high[j] > learned.low[j]:
@@ -267,7 +254,7 @@ def _spread(values: Floats) -> float:
 
 
 def _ahead(scores: Floats) -> str:
-    """Who goes ahead along a curve from little to much."""
+    """Which end of a curve goes first."""
     spread, steps = _spread(scores), np.diff(scores)
     if spread < 1e-9:
         return EITHER
@@ -277,7 +264,7 @@ def _ahead(scores: Floats) -> str:
 
 
 def sentences(value: float, kind: str) -> str:
-    """A value of a quantity as people read it."""
+    """A value of a quantity for people."""
     if kind == "duration":
         return _round_time(value)
     if kind == "size":
@@ -286,7 +273,6 @@ def sentences(value: float, kind: str) -> str:
 
 
 def _round_time(seconds: float) -> str:
-    """`1 min` for 60: short where it is round."""
     for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
         if seconds >= size and abs(seconds / size - round(seconds / size)) < 1e-9:
             return f"{seconds / size:.0f} {unit}"
@@ -296,7 +282,6 @@ def _round_time(seconds: float) -> str:
 def _summary(
     learned: Learned, network: Network, typical: Mapping[str, float], preferences: list[Preference]
 ) -> list[str]:
-    """What can be said in words."""
     most = max([1e-9, *(p.spread for p in preferences)])
     telling = sorted((p for p in preferences if p.spread >= LITTLE * most), key=lambda p: -p.spread)
     ways = {LOW: lambda p: p.quantity.few, HIGH: lambda p: p.quantity.many}
@@ -328,7 +313,7 @@ def _summary(
 
 
 def _pair(network: Network, typical: Mapping[str, float], of: Mapping[str, Preference]) -> list[str]:
-    """A short and a long job, and what wait makes up for the difference."""
+    """A short and a long job, and the wait that makes up for the difference."""
     low, high = of["estimate"].seen
     short, long = MINUTE, HOUR
     if not low <= short < long <= high:

@@ -29,32 +29,28 @@ except ImportError:
 
 from gymnasium.vector import AutoresetMode
 
+from gpuyard.learn.envs.environments import QueueVectorEnv
 from gpuyard.learn.envs.fleet import CLUSTER_FEATURES, JOB_FEATURES
-from gpuyard.learn.envs.queue_env import QueueVectorEnv
 
 JOB, CLUSTER = len(JOB_FEATURES), len(CLUSTER_FEATURES)
-RULES = {"none": "", "fcfs": "wait", "sjf": "estimate", "saf": "area"}
-"""What a policy may start from, and the feature by which that rule goes."""
-_SHARP, _SELDOM = 60.0, 4.0
-"""How decided a rule is (a job of half the length is chosen about ten times as often), and how seldom it is left."""
+RULES = {"none": "", "fcfs": "wait", "sjf": "estimate", "saf": "area"}  # initial rules, and the feature of each
+_SHARP, _SELDOM = 60.0, 4.0  # sharpness of a rule (half the length: ten times as often), and how seldom it is left
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a training depends on. The budget is updates, so that the same seed always learns the same."""
+    """Settings of a training. The budget is updates, so that the same seed always learns the same."""
 
     options: dict[str, Any] = field(default_factory=dict)
     """Of the environment. With `may_idle`, it soon learns to starve long jobs, which the slowdown hardly counts."""
     updates: int = 40
     envs: int = 16
-    steps: int = 256
-    """Decisions of each environment between two updates."""
+    steps: int = 256  # decisions of each environment between two updates
     epochs: int = 4
     batches: int = 8
     rate: float = 1e-3
     gamma: float = 1.0
-    trace_decay: float = 0.97
-    """Lambda of generalised advantage estimation."""
+    trace_decay: float = 0.97  # lambda of generalised advantage estimation
     clip: float = 0.2
     entropy: float = 0.003
     start: str = "none"
@@ -73,7 +69,7 @@ def _layers(inputs: int, zero: bool = False) -> nn.Sequential:
 
 
 class Agent(nn.Module):
-    """Scores of the jobs in view and of letting time pass; and, for training, what is still to come."""
+    """Scores of the jobs in view and of letting time pass; and, for training, the expected return."""
 
     def __init__(self, visible: int, start: str = "none") -> None:
         super().__init__()
@@ -107,7 +103,6 @@ class Agent(nn.Module):
 
     @torch.no_grad()
     def choose(self, seen: npt.NDArray[np.float32], masks: Flags) -> npt.NDArray[np.int64]:
-        """The best action for each observation."""
         logs, _ = self(torch.from_numpy(seen), torch.from_numpy(masks))
         return np.asarray(logs.argmax(dim=1).numpy(), dtype=np.int64)
 
@@ -153,12 +148,10 @@ class Scale:
 
 # -- training ---------------------------------------------------------------------------------------
 
-Report = Callable[[int, float], None]
-"""Called after each update with its number and the mean objective of the episodes that ended meanwhile."""
+Report = Callable[[int, float], None]  # called after each update with its number and the mean objective
 
 
 def train(settings: Settings, report: Report | None = None) -> Agent:
-    """Learn to choose the next job."""
     torch.manual_seed(settings.seed)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # networks this small only get slower with more
@@ -201,7 +194,7 @@ def _collect(env: QueueVectorEnv, agent: Agent, data: Rollout, scale: Scale) -> 
 
 
 def _learn(agent: Agent, optimizer: torch.optim.Optimizer, data: Rollout, settings: Settings) -> None:
-    """Several passes over what was collected, in small batches (Schulman et al. 2017)."""
+    """Several passes over the rollout, in small batches (Schulman et al. 2017)."""
     seen, masks = data.seen.flatten(0, 1), data.masks.flatten(0, 1)
     actions, old, advantages = data.actions.flatten(), data.logs.flatten(), data.advantages.flatten()
     returns = advantages + data.values.flatten()

@@ -27,49 +27,41 @@ from gpuyard.sim.parallel import available_cpus, start_method
 from gpuyard.sim.replay import replay
 from gpuyard.sim.trace import Floats
 
-MEAN_COUNTS = 0.3
-"""What the ratio of the means counts beside the mean logarithm of the ratios."""
-LONGEST = 1.3
-"""How much longer the waits that one job in a hundred exceeds may be at no cost; beyond that all of it counts."""
+MEAN_COUNTS = 0.3  # weight of the ratio of means, beside the mean logarithm of ratios
+LONGEST = 1.3  # how much longer the 99th percentile of waits may be at no cost; beyond, all of it counts
 
 
 class Fitness(NamedTuple):
-    """How a candidate fares against the best heuristic of each window; below 1, or 0, it is better."""
+    """A candidate compared with the best heuristic of each window; below 1, or 0, it is better."""
 
-    value: float
-    """What is searched by; less is better."""
-    ratio: float
-    """The geometric mean of the ratios of costs."""
-    mean_ratio: float
-    """The ratio of the means."""
+    value: float  # the objective of the search; less is better
+    ratio: float  # the geometric mean of the ratios of costs
+    mean_ratio: float  # the ratio of the means
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What heuristics achieve in each window, by name; and the best of each window."""
+    """Results of heuristics in each window, by name; and the best of each window."""
 
     costs: dict[str, Floats]
     p99s: dict[str, Floats]
 
     @property
     def best(self) -> str:
-        """The heuristic that is best over all windows."""
         return min(self.costs, key=lambda name: float(np.log(self.costs[name]).mean()))
 
     @property
     def cost(self) -> Floats:
-        """The least cost in each window."""
         least: Floats = np.min(list(self.costs.values()), axis=0)
         return least
 
     @property
     def p99(self) -> Floats:
-        """The wait that one job in a hundred exceeds in each window, under the heuristic that is best over all."""
+        """The 99th percentile of waits in each window, under the heuristic that is best over all."""
         return self.p99s[self.best]
 
 
 def fitness(outcomes: Sequence[Outcome], cost: Floats, p99: Floats, longest: float = LONGEST) -> Fitness:
-    """How well outcomes are, window by window, beside these costs and waits."""
     costs, waits = np.array([o.cost for o in outcomes]), np.array([o.p99 for o in outcomes])
     logs = float(np.log(costs / cost).mean())
     mean_ratio = float(costs.sum() / cost.sum())
@@ -104,7 +96,7 @@ def _try(task: tuple[Callable[[Arena, Any], Any], Any, range]) -> list[Any]:
 
 
 class Trials:
-    """Windows in several processes, in which weights are tried. To be used in a `with`."""
+    """Windows in several processes, in which weights are tried. A context manager."""
 
     def __init__(self, windows: Sequence[Window], objective: str, processes: int | None = None) -> None:
         self.count = len(windows)
@@ -127,15 +119,12 @@ class Trials:
             self._pool.join()
 
     def outcomes(self, candidates: Sequence[Floats]) -> list[list[Outcome]]:
-        """What each of these achieves in each window."""
         return self._all(_outcome, candidates)
 
     def stats(self, candidates: Sequence[Floats]) -> list[list[Stats]]:
-        """The same, closely."""
         return self._all(_stats, candidates)
 
     def simulated(self, policies: Sequence[str]) -> list[list[Stats]]:
-        """The same of any policies."""
         return self._all(_simulated, policies)
 
     def _all(self, function: Callable[[Arena, Any], Any], candidates: Sequence[Any]) -> list[list[Any]]:
@@ -148,7 +137,6 @@ class Trials:
         return [[one for _ in parts for one in next(found)] for _ in candidates]
 
     def baseline(self) -> Baseline:
-        """What every heuristic achieves."""
         found = dict(zip(BASES, self.outcomes([heuristic_weights(name) for name in BASES]), strict=True))
         return Baseline(
             {name: np.array([o.cost for o in outcomes]) for name, outcomes in found.items()},
@@ -156,12 +144,11 @@ class Trials:
         )
 
 
-LEAST_WAITING = 2
-"""Queues in which there is something to choose."""
+LEAST_WAITING = 2  # queues in which there is something to choose
 
 
 def sample_queues(network: Network, windows: Sequence[Window], most: int, rng: np.random.Generator) -> list[Floats]:
-    """Queues that a network ranked, each a line per column of `COLUMNS`; at most so many of each window."""
+    """Queues that a network ranked, each a row per column of `COLUMNS`; at most `most` of each window."""
     found: list[Floats] = []
     for window in windows:
         seen: list[Floats] = []
@@ -181,12 +168,11 @@ def sample_queues(network: Network, windows: Sequence[Window], most: int, rng: n
 
 
 RIDGE = 1.0
-SPREAD = 2.0
-"""How far apart, in scores, jobs of a queue are put on average."""
+SPREAD = 2.0  # mean distance of the scores of a queue's jobs
 
 
 def clone_heuristic(network: Network, heuristic: str, queues: Sequence[Floats]) -> Network:
-    """The network with a linear part that puts these queues in about the order of another heuristic."""
+    """The network with a linear part that orders these queues about like another heuristic."""
     weights = heuristic_weights(heuristic)
     rows, wanted = [], []
     for queue in queues:
@@ -211,7 +197,6 @@ GENERATIONS, POPULATION = 4, 8
 
 
 def tuned_rule(trials: Trials, baseline: Baseline, starvation: float, seed: int) -> Network:
-    """The best rule that was found on these windows."""
     start = untrained("sjf", 0, starvation, np.random.default_rng(seed))
     search = CMA(np.zeros(len(TUNED)), 0.5, seed=seed, population_size=POPULATION)
     for _ in range(GENERATIONS):

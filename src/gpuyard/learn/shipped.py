@@ -20,14 +20,10 @@ JOBS = 24_000
 
 
 class Shape(NamedTuple):
-    """A kind of machine that people share."""
-
     nodes: tuple[int, ...]
     users: int
-    load: float
-    """How busy it is; windows that are trained on are altered to be more and less so."""
-    widths: tuple[float, ...]
-    """How many jobs want 1, 2, 4, 8, ... GPUs."""
+    load: float  # training windows are altered to more and less load
+    widths: tuple[float, ...]  # shares of jobs with 1, 2, 4, 8, ... GPUs
 
 
 SHAPES = {
@@ -37,7 +33,6 @@ SHAPES = {
 
 
 def workload(shape: Shape, load: float, seed: int, n: int = JOBS) -> Trace:
-    """Jobs as such a machine may see them."""
     rng = np.random.default_rng(seed)
     gpus = rng.choice(2 ** np.arange(len(shape.widths)), n, p=np.array(shape.widths) / sum(shape.widths))
     user = rng.zipf(1.6, n) % shape.users
@@ -56,13 +51,12 @@ def workload(shape: Shape, load: float, seed: int, n: int = JOBS) -> Trace:
 
 
 def problem_of(shape: Shape) -> Problem:
-    """What such a policy is trained and judged on."""
     placement = "first" if len(shape.nodes) == 1 else "consolidate"
     return make_problem(workload(shape, shape.load, 0), Cluster(shape.nodes), placement=placement)
 
 
 def make(name: str, folder: Path, recipe: Recipe | None = None) -> dict[str, Any]:
-    """Train a policy, judge it, and write both its file and what it achieves; returns the verdict."""
+    """Train and judge a policy, and write its file and its description; returns the verdict."""
     if name not in SHAPES:
         raise UserError(f"there is no shape {name} ({', '.join(SHAPES)})")
     given = problem_of(SHAPES[name])
@@ -76,7 +70,6 @@ def make(name: str, folder: Path, recipe: Recipe | None = None) -> dict[str, Any
 
 
 def _description(name: str, one: Evaluation, verdict: dict[str, Any]) -> str:
-    """What a policy achieves, as a text."""
     shape = SHAPES[name]
     lines = [
         f"# {name}",

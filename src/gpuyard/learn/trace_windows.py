@@ -11,18 +11,17 @@ from gpuyard.errors import UserError
 from gpuyard.sim.simulate import default_estimate, estimates
 from gpuyard.sim.trace import Floats, Ints, Trace
 
-REMEMBERED = 2
-"""How many of a user's latest jobs a prediction is the mean of."""
+REMEMBERED = 2  # latest jobs of a user whose mean is the prediction
 
 
 def predicted_run_times(trace: Trace) -> Floats:
     """Expected run times, knowing only jobs that were submitted before; jobs are in the order of arrival.
 
     A job is known from its submission and its run time on: as if it had not waited; when it ran is not known here.
-    Who is new gets the median of all who have ended, and the first of all an hour.
+    A new user gets the median of all ended runs, and the very first job an hour.
     """
     known: dict[tuple[str, int], list[float]] = {}
-    everybody: list[float] = []
+    all_runs: list[float] = []
     ends = trace.submit + trace.run
     by_end = np.argsort(ends, kind="stable")
     guesses = np.empty(len(trace))
@@ -31,28 +30,23 @@ def predicted_run_times(trace: Trace) -> Floats:
         while ended < len(trace) and ends[by_end[ended]] <= trace.submit[row]:
             other = int(by_end[ended])
             known.setdefault((trace.users[other], int(trace.gpus[other])), []).append(float(trace.run[other]))
-            everybody.append(float(trace.run[other]))
+            all_runs.append(float(trace.run[other]))
             ended += 1
             if ended & (ended - 1) == 0:  # at powers of two: a median need not be of this very minute
-                usual = float(np.median(everybody))
+                usual = float(np.median(all_runs))
         past = known.get((trace.users[row], int(trace.gpus[row])), [])
         guesses[row] = float(np.mean(past[-REMEMBERED:])) if past else usual
     asked = np.where(np.isnan(trace.requested), np.inf, trace.requested)
     return np.maximum(np.minimum(guesses, asked), 1.0)
 
 
-TRAINED, VALIDATED = 0.5, 0.6
-"""Where, among the jobs by arrival, the part to train on ends, and the part to choose by; the rest is held out."""
-LEAST = 50
-"""Jobs without which nothing can be learned, nor judged."""
-BUSY = 1.0
-"""The load that a cluster is made for, where nobody says how large it was."""
+TRAINED, VALIDATED = 0.5, 0.6  # ends of the training and validation parts, by arrival; the rest is held out
+LEAST = 50  # jobs without which nothing can be learned, nor judged
+BUSY = 1.0  # the load that a cluster is made for, where its size is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Jobs from one position to another."""
-
     begin: int
     end: int
 
@@ -62,41 +56,38 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Jobs in the order of arrival, the cluster that they ran on, and what is known of their lengths."""
+    """Jobs in the order of arrival, their cluster, and the estimates of their lengths."""
 
     trace: Trace
     cluster: Cluster
     estimates: Floats
-    estimate: str
-    """What that is: actual, requested, noisy:S, or predicted."""
+    estimate: str  # what that is: actual, requested, noisy:S, or predicted
     discipline: str
     placement: str
-    sized: bool
-    """Whether the cluster was made to fit the jobs, since nobody says how large it was."""
+    sized: bool  # whether the cluster was made to fit the jobs, since its size is unknown
 
     @property
     def name(self) -> str:
-        """The trace's file, without its folders: files are named alike on all machines."""
+        """The trace's file name, without folders, which differ between machines."""
         return self.trace.source.rpartition("/")[2]
 
     @property
     def training(self) -> Span:
-        """What is trained on."""
         return Span(0, int(len(self.trace) * TRAINED))
 
     @property
     def validation(self) -> Span:
-        """What the best of a training is chosen by."""
+        """The part that selects the best of a training."""
         return Span(int(len(self.trace) * TRAINED), int(len(self.trace) * VALIDATED))
 
     @property
     def held_out(self) -> Span:
-        """What nothing is chosen by."""
+        """The part that selects nothing."""
         return Span(int(len(self.trace) * VALIDATED), len(self.trace))
 
     @property
     def load(self) -> float:
-        """The GPU time that jobs ask for, relative to what there is while they come."""
+        """GPU time of the jobs relative to the capacity while they arrive."""
         trace = self.trace
         span = float(trace.submit[-1] - trace.submit[0])
         return float((trace.run * trace.gpus).sum()) / (self.cluster.gpus * max(span, 1.0))
@@ -138,7 +129,7 @@ def _check_size(trace: Trace, source: str) -> None:
 
 
 def _on_whole_gpus(trace: Trace, cluster: Cluster) -> Trace:
-    """The jobs that fit on the cluster; shares, models, CPUs and host memory are not looked at while learning."""
+    """The jobs that fit on the cluster; shares, models, CPUs and host memory are ignored in learning."""
     most = cluster.gpus
     fits = np.flatnonzero(trace.gpus <= most)
     trace = trace if len(fits) == len(trace) else trace.take(fits)
@@ -161,8 +152,7 @@ def _fitting_size(trace: Trace) -> int:
     return max(round(float(in_use.mean()) / BUSY), int(trace.gpus.max()), 1)
 
 
-PIECE = 32
-"""Jobs that stay together where others are put together anew: a user's series is mostly shorter."""
+PIECE = 32  # jobs that stay together when a window is composed: a user's series is mostly shorter
 LOADS = (0.7, 1.5)
 SIZES = (0.75, 1.35)
 NOISE = 0.5
@@ -170,18 +160,15 @@ NOISE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Some jobs of a problem, as they come to a cluster that is empty at first."""
+    """Some jobs of a problem, on a cluster that is empty at first."""
 
-    problem: Problem
-    """With just these jobs, as they are altered."""
-    counted: Ints
-    """Which of them count."""
-    start: int
-    """Where in the trace those begin that count."""
+    problem: Problem  # with just these jobs, as they are altered
+    counted: Ints  # which of them count
+    start: int  # position in the trace of the first that counts
 
 
 def cut(problem: Problem, span: Span, size: int, warm: int, phase: int = 0) -> list[Window]:
-    """Windows of `size` jobs each that cover a span from its `phase`-th job on; those before each make it warm."""
+    """Windows of `size` jobs each that cover a span from its `phase`-th job on; earlier jobs warm each up."""
     begins = range(span.begin + phase, span.end - size + 1, size)
     return [_as_it_is(problem, begin, size, warm) for begin in begins]
 
@@ -208,7 +195,7 @@ def draw(problem: Problem, span: Span, size: int, warm: int, rng: np.random.Gene
 
 
 def _as_it_is(problem: Problem, begin: int, size: int, warm: int, since: int = 0) -> Window:
-    """Jobs as they came, behind the last few before them and behind those that would still be running."""
+    """Jobs as they came, after the last few before them and those that would still be running."""
     trace = problem.trace
     recent = max(begin - warm, since)
     before = np.arange(since, recent)
@@ -234,7 +221,7 @@ def _of(
     problem: Problem, jobs: Ints, submit: Floats, known: Floats, cluster: Cluster, begin: int, size: int,
     left: Floats | None = None,
 ) -> Window:  # fmt: skip
-    """A window in which the last `size` of these jobs count, of each of which so much is left to do."""
+    """A window in which the last `size` of these jobs count; `left` is their remaining work."""
     part = np.ones(len(jobs)) if left is None else left
     ids = [str(i) for i in range(len(jobs))]  # a job may be there more than once
     taken = problem.trace.take(jobs)
@@ -251,7 +238,7 @@ def _pieces(span: Span, n: int, rng: np.random.Generator) -> Ints:
 
 
 def _another_size(problem: Problem, jobs: Ints, rng: np.random.Generator) -> Cluster:
-    """The cluster, or one that is smaller or larger; of nodes as they are."""
+    """The cluster, or a smaller or larger one with the same nodes."""
     cluster, least = problem.cluster, int(problem.trace.gpus[jobs].max())
     factor = float(np.exp(rng.uniform(*np.log(SIZES))))
     if rng.random() < 0.5:

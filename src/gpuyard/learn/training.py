@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,42 +17,32 @@ from gpuyard.errors import UserError
 from gpuyard.learn.search import LONGEST, Baseline, Trials, clone_heuristic, fitness, sample_queues, tuned_rule
 from gpuyard.learn.trace_windows import Problem, Span, Window, cut, draw
 from gpuyard.policies.features import COLUMNS, features
+from gpuyard.policies.model_files import replace_file
 from gpuyard.policies.network import BASES, JOB_FEATURES, SIZES, Network, untrained
 from gpuyard.policies.trained_policy import Learned
 from gpuyard.sim.trace import Floats
 
-LOG_KEYS = ("sjf", "saf")
-"""Heuristics whose keys are logarithms: what is added to those counts as much for a short job as for a long one."""
-SAMPLED = 6
-"""Windows from which queues are sampled."""
+LOG_KEYS = ("sjf", "saf")  # heuristics with logarithmic keys: additions count alike for short and long jobs
+SAMPLED = 6  # windows from which queues are sampled
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a policy is trained."""
-
     objective: str = "slowdown"
     hidden: int = 0
     generations: int = 32
     population: int = 20
     windows: int = 128
-    window: int = 512
-    """Jobs of a window that count."""
-    warm: int = 64
-    """Jobs before them."""
-    altered: float = 0.5
-    """Which part of the windows is altered."""
-    sigma: float = 0.8
-    """How far apart the first candidates are."""
-    linear: float = 0.5
-    """Which part of the generations only the linear part is searched in, before hidden units join it."""
+    window: int = 512  # jobs of a window that count
+    warm: int = 64  # jobs before them
+    altered: float = 0.5  # which part of the windows is altered
+    sigma: float = 0.8  # how far apart the first candidates are
+    linear: float = 0.5  # the part of the generations that searches only linear weights, before hidden units join
     base: str = "auto"
-    longest: float = LONGEST
-    """How much longer the longest waits may be at no cost."""
+    longest: float = LONGEST  # how much longer the longest waits may be at no cost
     starvation: float = 20.0
     check_every: int = 4
-    patience: int = 8
-    """How many checks without anything better end a training."""
+    patience: int = 8  # checks without improvement that end a training
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -76,20 +65,17 @@ def recipe_for(discipline: str, **given: Any) -> Recipe:
 
 
 class Step(NamedTuple):
-    """Where a training stands after a generation."""
+    """Progress of a training after a generation."""
 
     generation: int
-    ratio: float
-    """The best candidate's, on the windows that are trained on."""
-    checked: float | None
-    """The mean's, on windows of the next part of the trace, if it was tried there."""
-    best: float
-    """The least of those so far, infinite before the first; 1 is the best heuristic of each window."""
+    ratio: float  # the best candidate's, on the windows that are trained on
+    checked: float | None  # the mean's, on windows of the next part of the trace, if it was tried there
+    best: float  # the least of those so far, infinite before the first; 1 is the best heuristic of each window
 
 
 @dataclass
 class Course:
-    """A training under way: all that is needed to go on with it."""
+    """State of a training in progress, as its checkpoint has it."""
 
     search: CMA
     best: Floats
@@ -98,8 +84,7 @@ class Course:
     unimproved: int = 0
 
 
-Watch = Callable[[Step, int], None]
-"""Called after every generation, with the number of all."""
+Watch = Callable[[Step, int], None]  # called after every generation, with the number of all
 
 
 def train(
@@ -136,14 +121,14 @@ def train(
 
 
 def window_size(span: Span, most: int) -> int:
-    """How many jobs a window of this span has: so many, or fewer, so that there are some windows."""
+    """Jobs of a window of this span: `most`, or fewer, so that there are several windows."""
     return int(np.clip(len(span) // 4, min(8, len(span)), most))
 
 
 def _windows(
     problems: Sequence[Problem], recipe: Recipe, rng: np.random.Generator
 ) -> tuple[list[Window], list[Window]]:
-    """Windows to train on, of all traces in turn; and windows to choose by."""
+    """Windows to train on, of all traces in turn; and windows to select by."""
     training: list[Window] = []
     for i in range(recipe.windows):
         problem = problems[i % len(problems)]
@@ -154,7 +139,7 @@ def _windows(
         span, size = problem.validation, window_size(problem.validation, recipe.window // 2)
         for phase in range(0, size, max(size // 2, 1)):
             validation += cut(problem, span, size, recipe.warm, phase)
-        # The part to choose by is short: windows of the part before that nobody was trained on help to be sure.
+        # The part to choose by is short: windows of the part before that were not trained on help to be sure.
         seen, share = Span(0, problem.validation.end), max(8, recipe.windows // 3 // len(problems))
         validation += [draw(problem, seen, size, recipe.warm, rng) for _ in range(share)]
     return training, validation
@@ -164,7 +149,7 @@ def _start(
     problems: Sequence[Problem], training: Sequence[Window], recipe: Recipe, baseline: Baseline, trials: Trials,
     rng: np.random.Generator,
 ) -> Network:  # fmt: skip
-    """What the search starts from: the heuristic, or a likeness of the best one if that does better."""
+    """The start of the search: the heuristic, or a clone of the best one if that does better."""
     base = recipe.base
     if base == "auto":
         base = min(LOG_KEYS, key=lambda name: float(np.log(baseline.costs[name]).mean()))
@@ -190,12 +175,11 @@ def _search(
     course: Course, start: Network, recipe: Recipe, trials: Trials, baseline: Baseline, checks: Trials,
     reference: Baseline, watch: Watch | None, checkpoint: Path | None, problems: Sequence[Problem],
 ) -> None:  # fmt: skip
-    """Let generations pass."""
     cost, p99 = baseline.cost, baseline.p99
     while len(course.steps) < recipe.generations and course.unimproved < recipe.patience:
         if len(course.steps) >= recipe.linear * recipe.generations and course.search.dim < len(start.parameters):
             course.search = _widened(course, start, recipe)
-        # The package leaves its random numbers out of what it pickles: with these, a checkpoint is gone on with alike.
+        # The package does not pickle its random numbers: with these, a resumed training is the same.
         course.search._rng = np.random.RandomState([recipe.seed, len(course.steps)])
         asked = [course.search.ask() for _ in range(recipe.population)]
         tried = trials.outcomes([_with(start, x).weights for x in asked])
@@ -218,7 +202,7 @@ def _search(
 
 
 def _widened(course: Course, start: Network, recipe: Recipe) -> CMA:
-    """A search that goes on from where the linear one is, with hidden units, which say nothing yet."""
+    """A search that continues from the linear one, with hidden units that have no effect yet."""
     mean = _with(start, course.search.mean).parameters
     return CMA(mean, recipe.sigma / 2.0, seed=recipe.seed + 1, population_size=recipe.population)
 
@@ -241,7 +225,6 @@ def _checked(
 
 
 def _ranges(samples: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Between which values each feature nearly always is."""
     seen = np.concatenate([np.stack(features(*queue)) for queue in samples], axis=1)
     return np.quantile(seen, 0.001, axis=1), np.quantile(seen, 0.999, axis=1)
 
@@ -254,7 +237,7 @@ def _record(
     samples: Sequence[Floats],
     rule: Network,
 ) -> dict[str, Any]:
-    """What stands in the file of how a policy came about; no times."""
+    """The training as the policy's file records it; no times."""
     typical = np.median(np.concatenate(samples, axis=1), axis=1)
     return {
         "recipe": asdict(recipe),
@@ -283,20 +266,16 @@ def _described(problem: Problem) -> dict[str, Any]:
 
 
 def _fingerprint(problems: Sequence[Problem], recipe: Recipe) -> str:
-    """What a training depends on, in a few letters."""
     facts = [asdict(recipe), *({**_described(p), "discipline": p.discipline} for p in problems)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _keep(path: Path, course: Course, problems: Sequence[Problem], recipe: Recipe) -> None:
-    """Write where a training stands; all of it or nothing."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(pickle.dumps((_fingerprint(problems, recipe), course)))
-    os.replace(draft, path)
+    replace_file(path, pickle.dumps((_fingerprint(problems, recipe), course)))
 
 
 def _resumed(path: Path | None, problems: Sequence[Problem], recipe: Recipe) -> Course | None:
-    """The training that was interrupted, if it is this one."""
+    """The interrupted training of the checkpoint, if it is this one."""
     if path is None or not path.is_file():
         return None
     try:

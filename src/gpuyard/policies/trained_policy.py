@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import os
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -17,6 +15,7 @@ from gpuyard.core.loops.pool import Floats
 from gpuyard.core.policy import LEARNED, Policy
 from gpuyard.errors import UserError, suggest
 from gpuyard.policies import features
+from gpuyard.policies.model_files import content_hash, write_hashed
 from gpuyard.policies.network import Network
 
 FORMAT = "gpuyard-policy"
@@ -42,6 +41,7 @@ class Learned:
 
     @property
     def deployable(self) -> bool:
+        """Whether it passed the gate."""
         return bool(self.gate.get("passed"))
 
     def policy(self, source: str) -> Policy:
@@ -65,25 +65,17 @@ class Learned:
 
     @property
     def hash(self) -> str:
-        return _hash(self.facts())
+        return content_hash(self.facts())
 
     def with_gate(self, gate: dict[str, Any]) -> Learned:
         return replace(self, gate=gate)
 
     def save(self, path: Path) -> None:
-        """Write the file, all of it or nothing."""
-        text = json.dumps({**self.facts(), "hash": self.hash}, indent=1, allow_nan=False) + "\n"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(text)
-        os.replace(draft, path)
-
-
-def _hash(facts: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        write_hashed(path, self.facts(), indent=1)
 
 
 def load(name: str) -> Learned:
+    """A trained policy from a file, or a shipped one by name."""
     try:
         path = _find(name)
         if path.stat().st_size > LARGEST:  # a daemon must not choke on it
@@ -103,7 +95,7 @@ def load(name: str) -> Learned:
             f"{name} was trained on version {facts.get('features')} of the features, and this gpuyard has "
             f"version {features.VERSION}: {_advice()}"
         )
-    if facts.pop("hash", None) != _hash(facts) or any(key not in facts for key in _REQUIRED[:-1]):
+    if facts.pop("hash", None) != content_hash(facts) or any(key not in facts for key in _REQUIRED[:-1]):
         raise UserError(f"{name} is damaged: what it holds is not what was written ({_advice()})")
     try:
         return _read(facts)
@@ -148,4 +140,5 @@ def _find(name: str) -> Path:
 
 
 def learned_policy(name: str) -> Policy:
+    """The policy that `learned:FILE` names."""
     return load(name.removeprefix(LEARNED)).policy(name)

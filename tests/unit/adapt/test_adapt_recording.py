@@ -11,7 +11,7 @@ import pytest
 
 from gpuyard.adapt.decisions import Decision, Situation, grow, nothing
 from gpuyard.adapt.training.run_recording import Recording, grow_local, read_rows, savings
-from gpuyard.adapt.training.run_trees import Tree, actions_of, word_of
+from gpuyard.adapt.training.run_trees import Tree, node_name, parse_node
 from gpuyard.adapt.training.runner import build
 from gpuyard.adapt.training_job import Job, read_job
 from gpuyard.errors import UserError
@@ -162,10 +162,10 @@ def test_a_folder_of_another_job_is_left_alone(job: Job, tmp_path: Path) -> None
 
 
 def test_nodes_have_names() -> None:
-    assert [word_of(node) for node in ((), (0,), (2, 1))] == ["root", "0", "2-1"]
-    assert [actions_of(word) for word in ("root", "0", "2-1")] == [(), (0,), (2, 1)]
+    assert [node_name(node) for node in ((), (0,), (2, 1))] == ["root", "0", "2-1"]
+    assert [parse_node(word) for word in ("root", "0", "2-1")] == [(), (0,), (2, 1)]
     with pytest.raises(UserError, match="is no node"):
-        actions_of("a-b")
+        parse_node("a-b")
 
 
 def test_a_node_needs_its_parent(job: Job, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.growing import made_tables
 from gpuyard.adapt.agent import agent_file
 from gpuyard.adapt.agent.agent_file import Agent
 from gpuyard.adapt.agent.decision_trees import Table, read_tables
-from gpuyard.adapt.agent.reinforce import Recipe, draw, greedy, learn, plant, play, rewards
+from gpuyard.adapt.agent.reinforce import Recipe, build_forest, draw, greedy, learn, play, rewards
 from gpuyard.adapt.agent.scorer import Network, Regression, best_values, known
 from gpuyard.errors import UserError
 
@@ -46,7 +46,7 @@ def share(agent: Agent, tables: list[Table]) -> float:
 
 def test_values_of_nodes_are_those_of_all_sequences(made: list[Table]) -> None:
     table = made[0]
-    forest = plant([table], known([table]))
+    forest = build_forest([table], known([table]))
     network = Network.random(np.random.default_rng(0), 2, 4)
     chances = forest.chances(network)
     weight = np.broadcast_to(forest.weight, (2, len(forest.weight)))
@@ -61,7 +61,7 @@ def test_values_of_nodes_are_those_of_all_sequences(made: list[Table]) -> None:
 
 
 def test_episodes_come_to_what_is_expected(made: list[Table]) -> None:
-    forest = plant(made[4:6], known(made))
+    forest = build_forest(made[4:6], known(made))
     chances = forest.chances(Network.random(np.random.default_rng(1), 1, 4))
     _, _, worth = play(forest, chances, forest.weight[None])
     counts, sums = draw(forest, chances, 20_000, np.random.default_rng(2))

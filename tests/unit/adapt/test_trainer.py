@@ -223,7 +223,7 @@ def test_data_of_other_kinds(kind: str) -> None:
     result = trainer.fit()
     assert result.steps == 80
     assert trainer.batches.per_epoch == 5
-    assert trainer.examiner.samples == 60
+    assert trainer.evaluator.samples == 60
     assert result.accuracy > 0.3
 
 

@@ -20,7 +20,7 @@ from gpuyard.adapt.budget import Budget
 from gpuyard.adapt.deciders import make_decider
 from gpuyard.adapt.decisions import Asking
 from gpuyard.adapt.signals import Interrupted, Signals
-from gpuyard.adapt.training.model_checkpoints import Checkpoints
+from gpuyard.adapt.training.snapshots import Checkpoints
 from gpuyard.adapt.training.trainer import BudgetedTrainer
 from gpuyard.errors import UserError
 

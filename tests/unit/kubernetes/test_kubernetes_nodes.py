@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuyard.kubernetes import names
-from gpuyard.kubernetes.cluster.cluster_nodes import CORDONED, Node, Taint, node_of, said
+from gpuyard.kubernetes.cluster.cluster_nodes import CORDONED, Node, Taint, declared, node_of
 
 MIB, GIB = 2**20, 2**30
 
@@ -76,6 +76,6 @@ def test_the_shape_is_what_the_cluster_is_made_of() -> None:
 
 
 def test_an_annotation_counts_more_than_a_label() -> None:
-    assert said({"annotations": {"a": ""}, "labels": {"a": "x"}}, "a") == ""
-    assert said({"labels": {"a": "x"}}, "a") == "x"
-    assert said({}, "a") is None
+    assert declared({"annotations": {"a": ""}, "labels": {"a": "x"}}, "a") == ""
+    assert declared({"labels": {"a": "x"}}, "a") == "x"
+    assert declared({}, "a") is None

@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from gpuyard.kubernetes.api_client import ApiError, Change, Listed, Object, Unreachable
-from gpuyard.kubernetes.reflector import Changed, Gone, Reflector, Relisted
+from gpuyard.kubernetes.api_client import (
+    ApiError,
+    Change,
+    Changed,
+    Gone,
+    Listed,
+    Object,
+    Reflector,
+    Relisted,
+    Unreachable,
+)
 
 
 def thing(name: str, version: int) -> Object:
@@ -60,7 +69,7 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuyard.kubernetes.reflector._FIRST", 0.001)
+    monkeypatch.setattr("gpuyard.kubernetes.api_client._FIRST", 0.001)
 
 
 def follow(lists: list[Any], watches: list[Any], resync: float = 300.0) -> tuple[list[str], list[Any]]:

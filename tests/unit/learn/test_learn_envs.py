@@ -17,11 +17,10 @@ from stable_baselines3.common.env_checker import check_env as check_for_sb3
 import gpuyard.learn.envs
 from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
+from gpuyard.learn.envs.environments import PlaceEnv, QueueEnv
 from gpuyard.learn.envs.fleet import WAITING
-from gpuyard.learn.envs.place_env import PlaceEnv
-from gpuyard.learn.envs.queue_env import QueueEnv
 from gpuyard.learn.place.episodes import BEST_FIT, FEATURES, decide
-from gpuyard.learn.place.placer import new_course, play
+from gpuyard.learn.place.placer import new_episode_set, play
 from gpuyard.sim.simulate import simulate
 from gpuyard.sim.trace import Trace
 from gpuyard.sim.workload import generate_poisson
@@ -54,13 +53,13 @@ def test_place_is_what_the_compiled_episodes_are() -> None:
         env.reset(seed=seed)
         total, over = 0.0, False
         while not over:
-            scratch = np.empty_like(env.floor.held)
-            action = decide(BEST_FIT, env.floor, np.zeros(1), np.zeros(1, np.int64), scratch, np.zeros(FEATURES))
+            scratch = np.empty_like(env.episode.held)
+            action = decide(BEST_FIT, env.episode, np.zeros(1), np.zeros(1, np.int64), scratch, np.zeros(FEATURES))
             _, reward, over, _, info = env.step(np.int64(action))
             total += reward
-        wanted = play(new_course([seed]), "best-fit")[0]
+        wanted = play(new_episode_set([seed]), "best-fit")[0]
         assert [info["makespan"], info["wait"], info["utilization"], total] == pytest.approx(wanted.tolist())
-        assert info["placed"] == len(env.floor.tasks)
+        assert info["placed"] == len(env.episode.tasks)
 
 
 def test_place_masks_only_what_can_never_work() -> None:
@@ -71,7 +70,7 @@ def test_place_masks_only_what_can_never_work() -> None:
     for _ in range(5):
         env.step(np.int64(0))
     assert env.action_masks().tolist() == [True, True, True]
-    while env.floor.counts[1] < len(env.floor.tasks):
+    while env.episode.counts[1] < len(env.episode.tasks):
         env.step(env.action_space.sample())
     assert env.action_masks().tolist() == [False, False, True]
 

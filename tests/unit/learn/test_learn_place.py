@@ -18,21 +18,21 @@ from gpuyard.learn.place.episodes import (
     FEATURES,
     LEARNED,
     WEIGHTS,
-    Floor,
+    Episode,
     decide,
     is_over,
-    new_floor,
+    new_episode,
     outcome,
-    step_floor,
+    step_episode,
 )
 from gpuyard.learn.place.placer import (
-    Course,
+    EpisodeSet,
     Placer,
     Score,
     draw_tasks,
     known_mix,
     load_placer,
-    new_course,
+    new_episode_set,
     observe,
     play,
     score,
@@ -44,9 +44,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def course() -> Course:
+def episode_set() -> EpisodeSet:
     """The episodes of the published numbers."""
-    return new_course(range(200))
+    return new_episode_set(range(200))
 
 
 @pytest.mark.parametrize(
@@ -58,80 +58,82 @@ def course() -> Course:
         ("best-fit", 95.1, 63.8, 49.0),
     ],
 )
-def test_published_numbers(course: Course, method: str, makespan: float, utilization: float, wait: float) -> None:
+def test_published_numbers(
+    episode_set: EpisodeSet, method: str, makespan: float, utilization: float, wait: float
+) -> None:
     """The table of seed 000 with tasks kept until they fit; only the random method's dice are others."""
     near = 1.0 if method == "random" else 0.06
-    found = score(course, method)
+    found = score(episode_set, method)
     assert found.makespan == pytest.approx(makespan, abs=near)
     assert found.utilization == pytest.approx(utilization, abs=near)
     assert found.wait == pytest.approx(wait, abs=near)
 
 
-def test_untrained_placer_is_best_fit(course: Course) -> None:
+def test_untrained_placer_is_best_fit(episode_set: EpisodeSet) -> None:
     """All weights 0: the same episodes, number by number."""
-    assert np.array_equal(play(course, "learned"), play(course, "best-fit"))
+    assert np.array_equal(play(episode_set, "learned"), play(episode_set, "best-fit"))
 
 
-def test_a_short_training_beats_best_fit(course: Course) -> None:
+def test_a_short_training_beats_best_fit(episode_set: EpisodeSet) -> None:
     """On episodes that it was not trained on; and the same seed finds the same weights."""
     placer = train(seed=3, generations=12, population=12, episodes=48)
-    assert score(course, "learned", placer.weights).makespan < score(course, "best-fit").makespan - 0.5
+    assert score(episode_set, "learned", placer.weights).makespan < score(episode_set, "best-fit").makespan - 0.5
     assert np.array_equal(placer.weights, train(seed=3, generations=12, population=12, episodes=48).weights)
 
 
-def _floor(*tasks: tuple[int, int, int, int], gpus: int = 2) -> Floor:
-    return new_floor(np.array(tasks, dtype=np.int64), gpus, 20)
+def _episode(*tasks: tuple[int, int, int, int], gpus: int = 2) -> Episode:
+    return new_episode(np.array(tasks, dtype=np.int64), gpus, 20)
 
 
 def test_what_does_not_fit_stays() -> None:
     """A choice that does not fit costs a little and loses nothing; the task is placed when there is room."""
-    floor = _floor((80, 10, 3, 1), (80, 10, 2, 1), gpus=1)
-    assert step_floor(floor, 0) == pytest.approx(2.0)
-    assert [step_floor(floor, 0) for _ in range(2)] == [-2.0, -2.0]
-    assert floor.gpu.tolist() == [0, -1]
-    assert step_floor(floor, 0) == pytest.approx((20 - 3) * 0.1 + 12)  # the first has ended, its place is taken
-    assert not is_over(floor)
-    step_floor(floor, 1)
-    step_floor(floor, 1)
-    assert is_over(floor)
-    assert outcome(floor).tolist() == [6.0, 1.5, 5 * 80 / 6]
+    episode = _episode((80, 10, 3, 1), (80, 10, 2, 1), gpus=1)
+    assert step_episode(episode, 0) == pytest.approx(2.0)
+    assert [step_episode(episode, 0) for _ in range(2)] == [-2.0, -2.0]
+    assert episode.gpu.tolist() == [0, -1]
+    assert step_episode(episode, 0) == pytest.approx((20 - 3) * 0.1 + 12)  # the first has ended, its place is taken
+    assert not is_over(episode)
+    step_episode(episode, 1)
+    step_episode(episode, 1)
+    assert is_over(episode)
+    assert outcome(episode).tolist() == [6.0, 1.5, 5 * 80 / 6]
 
 
 def test_delay_lets_a_tick_pass() -> None:
     """The number past the last GPU places nobody."""
-    floor = _floor((10, 10, 1, 1))
-    assert step_floor(floor, 2) == -0.05
-    assert floor.counts[:2].tolist() == [1, 0]
+    episode = _episode((10, 10, 1, 1))
+    assert step_episode(episode, 2) == -0.05
+    assert episode.counts[:2].tolist() == [1, 0]
 
 
 def test_memory_counts_as_well() -> None:
     """Either of the two may be what is short."""
-    floor = _floor((10, 60, 5, 1), (10, 60, 5, 1))
-    step_floor(floor, 0)
-    assert step_floor(floor, 0) == -2.0
-    assert step_floor(floor, 1) > 0
+    episode = _episode((10, 60, 5, 1), (10, 60, 5, 1))
+    step_episode(episode, 0)
+    assert step_episode(episode, 0) == -2.0
+    assert step_episode(episode, 1) > 0
 
 
 def test_every_task_is_placed_whatever_the_weights() -> None:
     """A placer of any weights ends every episode, since delay is no choice while nothing runs."""
-    course = new_course(range(20))
+    episode_set = new_episode_set(range(20))
     for seed in range(10):
         weights = np.random.default_rng(seed).normal(0, 3, WEIGHTS)
-        assert np.isfinite(play(course, "learned", weights)).all()
+        assert np.isfinite(play(episode_set, "learned", weights)).all()
 
 
 def test_a_placer_needs_the_observation_only() -> None:
     """What it does with an observation is what the loop does with the state."""
     rng, mix = np.random.default_rng(0), known_mix()
     placer = Placer(rng.normal(0, 1, WEIGHTS))
-    floor = new_floor(draw_tasks(5, mix), 4, 20)
-    while not is_over(floor):
-        rest = floor.tasks[floor.counts[1] :]
-        seen = observe(floor.held, rest, len(rest), 50, 5.0)
-        dice, scratch = np.zeros(1, dtype=np.int64), np.empty_like(floor.held)
-        wanted = decide(LEARNED, floor, placer.weights, dice, scratch, np.zeros(FEATURES))
+    episode = new_episode(draw_tasks(5, mix), 4, 20)
+    while not is_over(episode):
+        rest = episode.tasks[episode.counts[1] :]
+        seen = observe(episode.held, rest, len(rest), 50, 5.0)
+        dice, scratch = np.zeros(1, dtype=np.int64), np.empty_like(episode.held)
+        wanted = decide(LEARNED, episode, placer.weights, dice, scratch, np.zeros(FEATURES))
         assert placer.choose(seen) == wanted
-        step_floor(floor, wanted)
+        step_episode(episode, wanted)
 
 
 def test_tasks_are_those_of_the_seed() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -18,31 +17,24 @@ from gpuyard.adapt.agent import scorer
 from gpuyard.adapt.agent.scorer import Floats, Gains, Network, Range
 from gpuyard.adapt.decisions import UNKNOWN, Situation
 from gpuyard.errors import UserError
+from gpuyard.policies.model_files import content_hash, write_hashed
 
 FORMAT = "gpuyard-adaptation-policy"
-LARGEST = 10_000_000
-"""Bytes that a file may have; those of the largest networks are far smaller."""
-CAUTION = 0.4
-"""Times the error of the predicted gain that the gain must be."""
-DIGITS = 10
-"""Significant digits of what is written, and of what decides: a file and what it was made of choose alike."""
+LARGEST = 10_000_000  # bytes that a file may have; those of the largest networks are far smaller
+CAUTION = 0.4  # times the error of the predicted gain that the gain must be
+DIGITS = 10  # significant digits in the file and in decisions, so that a loaded agent chooses the same
 
 
 @dataclass(frozen=True)
 class Agent:
-    """What is in the file of a learned decider."""
-
     network: Network
     gains: Gains
-    within: Range
-    """What features were where it learned."""
-    noise: float
-    """Standard deviation of an accuracy between seeds where it learned."""
-    training: dict[str, Any]
-    """What it learned from, and how; no times, so that the same learning gives the same file."""
+    within: Range  # ranges of features in training
+    noise: float  # standard deviation of an accuracy between seeds where it learned
+    training: dict[str, Any]  # data and settings; no times, so that the same training gives the same file
 
     def weigh(self, situation: Situation) -> tuple[Floats, Floats, Floats]:
-        """The chances of each option and of nothing; what each option is expected to add; below what that is noise."""
+        """Probabilities of each option and of nothing; the expected gain of each option; its noise level."""
         rows = self.within.rows(situation)
         gains, unsure = self.gains.predict(rows)
         if not math.isnan(self.gains.error):
@@ -51,7 +43,7 @@ class Agent:
         return self.network.chances(rows), gains, np.full(len(gains), noise)
 
     def action(self, situation: Situation) -> int:
-        """The likeliest action; nothing, where what is to be gained by it is below noise."""
+        """The likeliest action; nothing if its gain is below noise."""
         chances, gains, noise = self.weigh(situation)
         chosen = int(np.argmax(chances))
         return chosen if chosen == situation.nothing or gains[chosen] >= noise[chosen] else situation.nothing
@@ -83,21 +75,15 @@ class Agent:
 
     @property
     def hash(self) -> str:
-        """Of everything that is in the file."""
-        return _hash(self.facts())
+        return content_hash(self.facts())
 
     def save(self, path: Path, force: bool = False) -> None:
-        """Write it, all of it or nothing; what is there already stays, unless forced."""
+        """Write it atomically; an existing file stays, unless forced."""
         check_free(path, force)
-        text = json.dumps({**self.facts(), "hash": self.hash}, allow_nan=False) + "\n"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(text)
-        os.replace(draft, path)
+        write_hashed(path, self.facts())
 
 
 def check_free(path: Path, force: bool) -> None:
-    """Refuse to write over what is there."""
     if path.is_dir():
         raise UserError(f"{path} is a directory; name the file that is to be written")
     if path.exists() and not force:
@@ -105,17 +91,16 @@ def check_free(path: Path, force: bool) -> None:
 
 
 def shipped() -> Path:
-    """The file of the learned decider that comes with gpuyard: learned on the recording in `examples/adapt`."""
+    """The learned decider that comes with gpuyard, trained on the recording in `examples/adapt`."""
     return Path(str(resources.files("gpuyard.adapt.agent") / "trained" / "default.json"))
 
 
 def load(path: str | Path) -> Agent:
-    """A learned decider from its file."""
     return load_hashed(path)[0]
 
 
 def load_hashed(path: str | Path) -> tuple[Agent, str]:
-    """A learned decider, and the SHA-256 of the very bytes that it was read from."""
+    """A learned decider, and the SHA-256 of the bytes that it was read from."""
     name, path = str(path), Path(path).expanduser()
     try:
         if path.stat().st_size > LARGEST:
@@ -127,20 +112,20 @@ def load_hashed(path: str | Path) -> tuple[Agent, str]:
     except OSError as error:
         raise UserError(f"{name} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):  # not text, or no JSON
-        raise UserError(f"{name} is damaged, or no learned decider: {_ANEW}") from None
+        raise UserError(f"{name} is damaged, or no learned decider: {_ADVICE}") from None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise UserError(f"{name} is no learned decider of gpuyard; gpuyard adapt learn makes one")
     if facts.get("features") != scorer.VERSION:
         raise UserError(
             f"{name} was learned on version {facts.get('features')} of the features, and this gpuyard has "
-            f"version {scorer.VERSION}: {_ANEW}"
+            f"version {scorer.VERSION}: {_ADVICE}"
         )
-    if facts.pop("hash", None) != _hash(facts):
-        raise UserError(f"{name} is damaged: what it holds is not what was written ({_ANEW})")
+    if facts.pop("hash", None) != content_hash(facts):
+        raise UserError(f"{name} is damaged: what it holds is not what was written ({_ADVICE})")
     try:
         return _read(facts), hashlib.sha256(content).hexdigest()
-    except (KeyError, TypeError, ValueError):  # the hash is right, so somebody wrote it so
-        raise UserError(f"{name} is no learned decider: what it holds is of other kinds ({_ANEW})") from None
+    except (KeyError, TypeError, ValueError):  # the hash is right: it was written so
+        raise UserError(f"{name} is no learned decider: what it holds is of other kinds ({_ADVICE})") from None
 
 
 def is_agent(path: Path) -> bool:
@@ -152,7 +137,7 @@ def is_agent(path: Path) -> bool:
         return False
 
 
-_ANEW = "make it anew with gpuyard adapt learn, or take a copy that is whole"
+_ADVICE = "make it anew with gpuyard adapt learn, or take a copy that is whole"
 
 
 def _read(facts: dict[str, Any]) -> Agent:
@@ -187,12 +172,8 @@ def _read(facts: dict[str, Any]) -> Agent:
 
 
 def rounded(agent: Agent) -> Agent:
-    """The decider as it is after having been written and read."""
+    """The decider as it is after being written and read."""
     return _read(agent.facts())
-
-
-def _hash(facts: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _rounded(values: Floats | Sequence[Any]) -> Any:

@@ -29,21 +29,18 @@ class Table:
 
     name: str
     seeds: tuple[int, ...]
-    sequences: tuple[Actions, ...]
-    """In the order of their actions."""
-    accuracy: Floats
-    """Of each seed (rows) and sequence (columns)."""
-    situations: Mapping[Actions, tuple[Situation, ...]]
-    """What is seen after some actions, by seed."""
+    sequences: tuple[Actions, ...]  # in the order of their actions
+    accuracy: Floats  # of each seed (rows) and sequence (columns)
+    situations: Mapping[Actions, tuple[Situation, ...]]  # situations after some actions, by seed
 
     @cached_property
     def values(self) -> Floats:
-        """What each sequence is expected to come to: the mean over seeds."""
+        """The mean accuracy of each sequence over seeds."""
         return np.asarray(self.accuracy.mean(axis=0), dtype=float)
 
     @cached_property
     def errors(self) -> Floats:
-        """Standard errors of the values; not a number where there is one seed."""
+        """Standard errors of the values; nan with a single seed."""
         if len(self.seeds) < 2:
             return np.full(len(self.sequences), math.nan)
         return np.asarray(self.accuracy.std(axis=0, ddof=1) / math.sqrt(len(self.seeds)), dtype=float)
@@ -57,17 +54,14 @@ class Table:
 
     @cached_property
     def place(self) -> dict[Actions, int]:
-        """Where a sequence stands."""
         return {sequence: k for k, sequence in enumerate(self.sequences)}
 
     @cached_property
     def never(self) -> int:
-        """The sequence that never grows."""
         return self.place[self.idle(())]
 
     @cached_property
     def best(self) -> int:
-        """The sequence that came to most."""
         return int(np.argmax(self.values))
 
     def idle(self, prefix: Actions) -> Actions:
@@ -77,24 +71,23 @@ class Table:
         return prefix
 
     def rank(self, sequence: Actions) -> int:
-        """Its place by value: 1 is the best; of equals, all have the better place."""
+        """Rank by value: 1 is the best; equals share the better rank."""
         return 1 + int((self.values > self.values[self.place[sequence]]).sum())
 
     @cached_property
     def typical(self) -> dict[Actions, Situation]:
-        """The situations, averaged over seeds."""
         return {prefix: mean_situation(seen) for prefix, seen in self.situations.items()}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read, and what there is to tell about it."""
+    """Tables that were read, and notes about the files."""
 
     tables: tuple[Table, ...]
     notes: tuple[str, ...]
 
     def choose(self, names: str | None) -> Reading:
-        """Only some environments: names separated by commas; one that ends with * stands for all that begin so."""
+        """Only some environments: names separated by commas; `*` at the end matches any rest."""
         if names is None:
             return self
         known, chosen = {table.name: table for table in self.tables}, dict[str, Table]()
@@ -110,8 +103,6 @@ class Reading:
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run of a recording."""
-
     environment: str
     seed: int
     actions: Actions
@@ -140,7 +131,7 @@ def read_tables(paths: Sequence[str | Path]) -> Reading:
 
 
 def mean_situation(seen: Sequence[Situation]) -> Situation:
-    """What is seen on average; what some know and others do not is averaged over who knows."""
+    """The mean situation; a value that only some know is averaged over these."""
     options = tuple(
         replace(group[0], **_means(Option, group)) for group in zip(*(s.options for s in seen), strict=True)
     )
@@ -250,7 +241,7 @@ SEED_BLOCKS = {"cnn1": (10_602, (9_312, 9_312, 110)), "cnn2": (20_778, (37_056, 
 
 
 def seed_runs(name: str, rows: Sequence[Mapping[str, Any]]) -> list[Run]:
-    """The seed's runs with the situations that can be told from them: it kept the times only."""
+    """The seed's runs with situations as far as its files tell them: they hold only times."""
     sites = max(max(row["actions"]) for row in rows)
     base, added = SEED_BLOCKS.get(name.partition("-")[0], (0, (0,) * sites))
     added = added if len(added) == sites else (0,) * sites
@@ -278,7 +269,7 @@ def seed_runs(name: str, rows: Sequence[Mapping[str, Any]]) -> list[Run]:
 
 
 def _table(name: str, seeds: dict[int, dict[Actions, Run]], notes: list[str]) -> Table | None:
-    """The table of an environment, of the seeds that are complete; None if none is."""
+    """The table of an environment from its complete seeds; None without any."""
     trees = {seed: tree for seed in sorted(seeds) if (tree := _tree(seeds[seed])) is not None}
     if left := sorted(set(seeds) - set(trees)):
         which = f"seed {left[0]}" if len(left) == 1 else f"seeds {', '.join(map(str, left))}"
@@ -296,7 +287,7 @@ def _table(name: str, seeds: dict[int, dict[Actions, Run]], notes: list[str]) ->
 
 
 def _tree(runs: Mapping[Actions, Run]) -> dict[Actions, list[Situation]] | None:
-    """What was seen before each decision, by the actions before it; None if a sequence is missing."""
+    """Situations before each decision, by the actions before it; None if a sequence is missing."""
     seen: dict[Actions, list[Situation]] = {}
     for run in runs.values():
         for k, situation in enumerate(run.situations):

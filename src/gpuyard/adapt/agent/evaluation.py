@@ -1,7 +1,7 @@
 """How well a decider chooses in recorded environments: its rank, its share of what was to be gained, how sure that is.
 
 Accuracies are means over the seeds of a recording. The best of many noisy means is better by luck, too:
-`oracle_crossfit` chooses by all seeds but one and takes the accuracy of that one. Intervals are of seeds drawn anew
+`oracle_crossfit` chooses by all seeds but one and takes the accuracy of that one. Intervals are of resampled seeds
 (bootstrap), 95 %.
 """
 
@@ -22,8 +22,7 @@ from gpuyard.adapt.deciders import Random, Reinforce, make_decider
 from gpuyard.adapt.decisions import Decider, Situation
 from gpuyard.errors import UserError
 
-BASELINES = ("never", "early", "middle", "late", "periodic", "random", "cost-rule")
-"""Deciders that are shown beside the one that is evaluated."""
+BASELINES = ("never", "early", "middle", "late", "periodic", "random", "cost-rule")  # shown for comparison
 Make = Callable[[], Decider]
 Interval = tuple[float, float]
 UNSURE = (math.nan, math.nan)
@@ -31,86 +30,71 @@ UNSURE = (math.nan, math.nan)
 
 @dataclass(frozen=True)
 class DeciderResult:
-    """How a decider fares in one environment."""
-
     table: Table
-    actions: Actions | None
-    """What it does in what is seen on average; None: it goes by chance."""
+    actions: Actions | None  # its sequence in the mean situations; None: it is random
     accuracy: float
     interval: Interval
-    gain: float
-    """Over never growing."""
+    gain: float  # over never growing
     gain_interval: Interval
     share_interval: Interval
-    live: float
-    """Mean accuracy where it sees what each seed saw, instead of the average."""
-    live_worst: float
-    """The least gain of those."""
+    live: float  # mean accuracy where it sees what each seed saw, instead of the average
+    live_worst: float  # the least gain of those
     oracle_crossfit: float
     deciders: dict[str, float]
     policy_hash: str | None
 
     @property
     def never(self) -> float:
-        """The accuracy without growing."""
         return float(self.table.values[self.table.never])
 
     @property
     def oracle(self) -> float:
-        """The accuracy of the best sequence."""
         return float(self.table.values.max())
 
     @property
     def gap(self) -> float:
-        """What was to be gained."""
         return self.oracle - self.never
 
     @property
     def gap_share(self) -> float:
-        """The part of it that was; not a number where there was nothing to be gained."""
+        """The part of the gap that was gained; nan without a gap."""
         return self.gain / self.gap if self.gap > 0 else math.nan
 
     @property
     def rank(self) -> int:
-        """Its place among all sequences: 1 is the best."""
         return 1 + int((self.table.values > self.accuracy + 1e-12).sum())
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a decider fares in several environments."""
-
     standings: tuple[DeciderResult, ...]
     share_interval: Interval
-    left_out: bool
-    """Whether it was learned anew without each environment."""
+    left_out: bool  # whether it learned again without each environment
 
     @property
     def gap_share(self) -> float:
-        """The sum of gains over the sum of gaps: environments count by what was to be gained in them."""
+        """The sum of gains over the sum of gaps: environments count by their gaps."""
         return share(self.standings)
 
     @property
     def mean_gap_share(self) -> float:
-        """The mean of the environments' shares, of those with something to be gained."""
+        """The mean of the environments' shares, of those with a gap."""
         shares = [s.gap_share for s in self.standings if not math.isnan(s.gap_share)]
         return float(np.mean(shares)) if shares else math.nan
 
     @property
     def crossfit_gap_share(self) -> float:
-        """The sum of gains over the sum of what the oracle gains that does not choose by luck."""
+        """The sum of gains over those of an oracle that does not choose by luck."""
         known = [s for s in self.standings if not math.isnan(s.oracle_crossfit)]
         gaps = sum(max(s.oracle_crossfit - s.never, 0.0) for s in known)
         return sum(s.gain for s in known) / gaps if gaps > 0 else math.nan
 
     @property
     def worst(self) -> DeciderResult:
-        """Where it gains least."""
         return min(self.standings, key=lambda s: s.gain)
 
 
 def share(standings: Sequence[DeciderResult]) -> float:
-    """The sum of gains over the sum of gaps."""
     gap = sum(s.gap for s in standings)
     return sum(s.gain for s in standings) / gap if gap > 0 else math.nan
 
@@ -118,7 +102,6 @@ def share(standings: Sequence[DeciderResult]) -> float:
 def evaluate(
     make: Make, tables: Sequence[Table], bootstrap: int = 2000, seed: int = 0, policy_hash: str | None = None
 ) -> Evaluation:
-    """How a decider fares in each of these environments."""
     rng = np.random.default_rng(seed)
     found = tuple(evaluate_in(make, table, bootstrap, rng, policy_hash) for table in tables)
     return Evaluation(found, _whole(found, bootstrap, rng), False)
@@ -128,7 +111,7 @@ def leave_one_out(
     tables: Sequence[Table], recipe: Recipe, bootstrap: int = 2000, parts: int | None = None,
     watch: Callable[[int, int, str], None] | None = None,
 ) -> Evaluation:  # fmt: skip
-    """How a decider fares where it did not learn: learned anew without each environment, or each family of them."""
+    """Results where the decider did not learn: it learns again without each environment, or each family of them."""
     families = {table.name: family(table.name, parts) for table in tables}
     groups = list(dict.fromkeys(families.values()))
     if len(groups) < 2:
@@ -146,14 +129,13 @@ def leave_one_out(
 
 
 def family(name: str, parts: int | None) -> str:
-    """What environments share that are left out together: the first parts of their names, or all of it."""
+    """The name that environments share which are left out together: the first parts of their names."""
     return name if parts is None else "-".join(name.split("-")[:parts])
 
 
 def evaluate_in(
     make: Make, table: Table, bootstrap: int, rng: np.random.Generator, policy_hash: str | None
 ) -> DeciderResult:
-    """How a decider fares in an environment."""
     actions, weights = chosen(make, table)
     by_seed = [float(chosen(make, table, k)[1] @ table.values) for k in range(len(table.seeds))]
     accuracy, never = float(weights @ table.values), float(table.values[table.never])
@@ -170,7 +152,7 @@ def evaluate_in(
 
 
 def chosen(make: Make, table: Table, seed: int | None = None) -> tuple[Actions | None, Floats]:
-    """What a decider does, and how likely each sequence is: in what a seed saw, or on average."""
+    """The decider's sequence, and the probability of each: by one seed's situations, or on average."""
     decider = make()
     seen: Callable[[Actions], Situation] = (
         table.typical.__getitem__ if seed is None else lambda prefix: table.situations[prefix][seed]
@@ -189,7 +171,7 @@ def chosen(make: Make, table: Table, seed: int | None = None) -> tuple[Actions |
 def _spread(
     decider: Decider, table: Table, seen: Callable[[Actions], Situation], prefix: Actions, chance: float, into: Floats
 ) -> None:
-    """Add up how likely each sequence is under a decider that goes by chance."""
+    """Add up the probability of each sequence under a random decider."""
     if prefix not in table.situations:
         into[table.place[prefix]] += chance
         return
@@ -206,7 +188,7 @@ def _learned(agent: Agent) -> Make:
 
 
 def _crossfit(table: Table) -> float:
-    """The accuracy of sequences that were the best for all other seeds."""
+    """The accuracy of the sequences that were best for all other seeds."""
     if len(table.seeds) < 2:
         return math.nan
     total = table.accuracy.sum(axis=0)
@@ -214,7 +196,6 @@ def _crossfit(table: Table) -> float:
 
 
 def _drawn_means(runs: Floats, bootstrap: int, rng: np.random.Generator) -> Floats:
-    """Means of rows over columns that are drawn anew, again and again."""
     columns = runs.shape[1]
     if columns < 2 or bootstrap < 1:
         return np.full((len(runs), 1), math.nan)
@@ -230,7 +211,7 @@ def _interval(values: Floats) -> Interval:
 
 
 def _whole(standings: Sequence[DeciderResult], bootstrap: int, rng: np.random.Generator) -> Interval:
-    """Of the share of all, environments being drawn anew."""
+    """Interval of the share of all, with environments drawn again."""
     if len(standings) < 2 or bootstrap < 1:
         return standings[0].share_interval if standings else UNSURE
     gains, gaps = np.array([s.gain for s in standings]), np.array([s.gap for s in standings])
@@ -240,7 +221,6 @@ def _whole(standings: Sequence[DeciderResult], bootstrap: int, rng: np.random.Ge
 
 
 def row(found: DeciderResult) -> dict[str, Any]:
-    """An environment as plain values."""
     table = found.table
     order = np.argsort(-table.values, kind="stable")
     return {
@@ -264,7 +244,7 @@ def row(found: DeciderResult) -> dict[str, Any]:
 
 
 def document(found: Evaluation) -> dict[str, Any]:
-    """All of it as plain values; of a single environment, its values stand at the top as well."""
+    """As plain values; those of a single environment are also at the top level."""
     rows = [row(one) for one in found.standings]
     hashes = {one.policy_hash for one in found.standings}
     whole = {
@@ -282,7 +262,7 @@ def document(found: Evaluation) -> dict[str, Any]:
 
 
 def decider_shares(standings: Sequence[DeciderResult]) -> dict[str, float]:
-    """The share of the gap that each of the other deciders reaches in all environments together."""
+    """The share of the gap that each other decider reaches in all environments together."""
     gap = sum(s.gap for s in standings)
     return {
         name: sum(s.deciders[name] - s.never for s in standings) / gap if gap > 0 else math.nan for name in BASELINES

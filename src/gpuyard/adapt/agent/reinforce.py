@@ -17,47 +17,36 @@ from gpuyard.adapt.agent.scorer import FEATURES, WIDTH, Floats, Network, Range, 
 from gpuyard.errors import UserError
 
 Integers = npt.NDArray[np.int64]
-LEAST_SCALE = 0.01
-"""Accuracy that counts as a reward of 1 at least: smaller gaps are noise."""
+LEAST_SCALE = 0.01  # accuracy that counts as a reward of 1 at least: smaller gaps are noise
 
 
 @dataclass(frozen=True)
 class Forest:
     """Trees side by side: a node per situation, a column per action."""
 
-    features: Floats
-    """Of all nodes and actions, one below the other."""
+    features: Floats  # of all nodes and actions, one below the other
     possible: npt.NDArray[np.bool_]
-    child: Integers
-    """The node that an action leads to; -1: the end."""
-    value: Floats
-    """Where it ends, the reward."""
-    levels: tuple[Integers, ...]
-    """Nodes by depth; the first are the roots."""
-    root: Integers
-    """Of each node, the number of its tree."""
-    environment: Integers
-    """Of each tree, the number of its environment."""
-    weight: Floats
-    """Of each tree."""
+    child: Integers  # the node that an action leads to; -1: the end
+    value: Floats  # where it ends, the reward
+    levels: tuple[Integers, ...]  # nodes by depth; the first are the roots
+    root: Integers  # of each node, the number of its tree
+    environment: Integers  # of each tree, the number of its environment
+    weight: Floats  # of each tree
 
     @property
     def node(self) -> Integers:
-        """Of each row of features, the number of its node."""
         return np.repeat(np.arange(len(self.possible)), self.possible.shape[1])
 
     def chances(self, network: Network, temperature: float = 1.0, rows: Floats | None = None) -> Floats:
-        """Of every member, node and action."""
         scores = network.scores(self.features if rows is None else rows).reshape(network.members, *self.possible.shape)
         return softmax(np.where(self.possible, scores, -np.inf), temperature)
 
     def objective(self, worth: Floats) -> Floats:
-        """Of every member, the mean of what the roots are worth."""
         return np.asarray((worth[:, self.levels[0]] * self.weight).sum(axis=1))
 
 
 def rewards(table: Table) -> Floats:
-    """What each sequence gains over never growing, relative to what there is to gain, or to noise if that is more."""
+    """Gain of each sequence over never growing, relative to the largest gain, or to noise if that is more."""
     gain = table.values - table.values[table.never]
     return np.asarray(gain / reward_scale(table))
 
@@ -68,7 +57,7 @@ def reward_scale(table: Table) -> float:
     return max(float(table.values.max() - table.values[table.never]), noise, LEAST_SCALE)
 
 
-def plant(tables: Sequence[Table], within: Range) -> Forest:
+def build_forest(tables: Sequence[Table], within: Range) -> Forest:
     """The trees of tables: one per environment and seed, all with the environment's expected rewards."""
     width = 1 + max(seen[0].nothing for table in tables for seen in table.situations.values())
     nodes = sum(len(table.situations) * len(table.seeds) for table in tables)
@@ -121,7 +110,7 @@ def play(forest: Forest, chances: Floats, weight: Floats) -> tuple[Floats, Float
 
 
 def draw(forest: Forest, chances: Floats, episodes: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """How often each action was done in episodes from each root, and the sum of their rewards."""
+    """Counts of actions in episodes from each root, and the sum of their rewards."""
     counts, sums = np.zeros(chances.shape), np.zeros(chances.shape)
     visits = np.zeros(chances.shape[:2], dtype=np.int64)
     visits[:, forest.levels[0]] = episodes
@@ -138,56 +127,39 @@ def draw(forest: Forest, chances: Floats, episodes: int, rng: np.random.Generato
 
 
 Watch = Callable[[int, int, str], None]
-COOLED = 0.7
-"""Share of the updates after which temperature and bonus have fallen."""
-LASTING = 0.05
-"""Of the bonus, what stays at most where rewards are noisy."""
-POINT = 0.01
-"""Accuracy per budget left that the regression must promise for a score of 1, where learning begins."""
+COOLED = 0.7  # share of the updates after which temperature and bonus have fallen
+LASTING = 0.05  # the largest part of the bonus that stays where rewards are noisy
+POINT = 0.01  # accuracy per budget left that the regression must promise for a score of 1, where learning begins
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How learning goes."""
-
     updates: int = 400
     rate: float = 0.03
     units: int = 12
-    members: int = 6
-    """Networks that learn beside each other from different beginnings."""
-    keep: int = 3
-    """Of them, those with the most return decide together, unless the best alone does better."""
-    temperature: float = 1.0
-    """Of the softmax at the beginning; it falls to 1."""
-    entropy: float = 0.3
-    """Bonus at the beginning, relative to a reward of 1; it falls to what noise makes of rewards."""
+    members: int = 6  # networks that learn beside each other from different beginnings
+    keep: int = 3  # members with the highest return, which decide together unless the best alone is better
+    temperature: float = 1.0  # of the softmax at the beginning; it falls to 1
+    entropy: float = 0.3  # bonus at the beginning, relative to a reward of 1; it falls to what noise makes of rewards
     ridge: float = 1e-3
-    bagging: float = 0.0
-    """How differently environments count for the members: 0 is alike, 1 as drawn from an exponential distribution."""
-    shake: float = 0.1
-    """By how much features are shaken at each update: environments that were not recorded are a little different."""
-    episodes: int = 0
-    """Drawn for each update, environment and seed; 0: the expectation over all of them."""
+    bagging: float = 0.0  # variation of the environments' weights among members: 0 none, 1 exponential
+    shake: float = 0.1  # noise of features at each update: environments that were not recorded differ a little
+    episodes: int = 0  # drawn for each update, environment and seed; 0: the expectation over all of them
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Update:
-    """A point of the learning curve."""
-
-    objective: float
-    """Expected reward under the chances of that moment, the mean of the members."""
-    drawn: float
-    """Mean reward of one episode in each environment and seed, of the first member."""
-    entropy: float
-    """Relative to that of equal chances."""
+    objective: float  # expected reward under the chances of that moment, the mean of the members
+    drawn: float  # mean reward of one episode in each environment and seed, of the first member
+    entropy: float  # relative to that of equal chances
     temperature: float
 
 
 def learn(
     tables: Sequence[Table], recipe: Recipe | None = None, start: Agent | None = None, watch: Watch | None = None
 ) -> Agent:
-    """A decider that chooses well in these environments; with `start`, what that one had learned is changed."""
+    """A decider for these environments; with `start`, training continues from that one."""
     if not tables:
         raise UserError("there is no environment to learn from; record some")
     recipe = recipe or Recipe()
@@ -208,7 +180,6 @@ def learn(
 
 
 def recipe_of(agent: Agent) -> Recipe:
-    """How a decider learned."""
     given = agent.training.get("recipe", {})
     return Recipe(**{field.name: given[field.name] for field in fields(Recipe) if field.name in given})
 
@@ -216,8 +187,8 @@ def recipe_of(agent: Agent) -> Recipe:
 def climb(
     tables: Sequence[Table], recipe: Recipe, within: Range, network: Network, watch: Watch | None = None
 ) -> tuple[Network, list[Update]]:
-    """The networks that REINFORCE ends with, and how it went."""
-    forest, rng = plant(tables, within), np.random.default_rng(recipe.seed)
+    """The networks that REINFORCE ends with, and the learning curve."""
+    forest, rng = build_forest(tables, within), np.random.default_rng(recipe.seed)
     weight = forest.weight * _shares(recipe, len(tables))[:, forest.environment]
     ascent, curve, stays = Ascent(network, recipe.rate, recipe.ridge), list[Update](), _lasting_bonus(tables)
     for k in range(recipe.updates):
@@ -239,7 +210,7 @@ def climb(
 
 
 def greedy(choose: Callable[[Any], int], table: Table) -> Actions:
-    """The sequence that a decider makes in what is seen on average."""
+    """The sequence that a decider makes in the mean situations."""
     prefix: Actions = ()
     while prefix in table.typical:
         prefix = (*prefix, choose(table.typical[prefix]))
@@ -254,27 +225,25 @@ def _described(table: Table) -> dict[str, Any]:
 
 
 def _lasting_bonus(tables: Sequence[Table]) -> float:
-    """What noise makes of rewards: differences below it are not to be learned."""
+    """The noise of rewards: smaller differences are not to be learned."""
     shares = [table.noise / reward_scale(table) for table in tables if not math.isnan(table.noise)]
     return min(median(shares), LASTING) if shares else 0.0
 
 
 def _shares(recipe: Recipe, environments: int) -> Floats:
-    """How much each environment counts for each member."""
     drawn = np.random.default_rng([recipe.seed, 1]).exponential(1.0, (recipe.members, environments))
     shares = 1.0 - recipe.bagging + recipe.bagging * drawn
     return np.asarray(shares / shares.mean(axis=1, keepdims=True))
 
 
 def _beginning(regression: Regression, ridge: float, recipe: Recipe) -> Network:
-    """Members that score as their regressions do, and have yet to learn the rest."""
     network = Network.random(np.random.default_rng([recipe.seed, 2]), recipe.members, recipe.units)
     shares = _shares(recipe, len(regression.parts))
     return replace(network, direct=np.stack([regression.solve(part, ridge) for part in shares]) / POINT)
 
 
 def _again(start: Network, recipe: Recipe) -> Network:
-    """Members that begin where others ended; where there are more of them, each a little elsewhere."""
+    """Members that start from others; additional ones are disturbed a little."""
     rng, at = np.random.default_rng([recipe.seed, 2]), np.arange(recipe.members) % start.members
     parts = [part[at] for part in (start.hidden, start.bias, start.out, start.direct)]
     for part in parts:
@@ -283,7 +252,7 @@ def _again(start: Network, recipe: Recipe) -> Network:
 
 
 def _towards_even(reach: Floats, chances: Floats) -> Floats:
-    """Where scores must go for more entropy."""
+    """Gradient of the entropy by the scores."""
     logs = np.log(np.maximum(chances, 1e-12))
     entropy = -(chances * logs).sum(axis=2, keepdims=True)
     return np.asarray(-reach[..., None] * chances * (logs + entropy))
@@ -292,7 +261,7 @@ def _towards_even(reach: Floats, chances: Floats) -> Floats:
 def _drawn_slope(
     forest: Forest, chances: Floats, worth: Floats, weight: Floats, episodes: int, rng: np.random.Generator
 ) -> Floats:
-    """What REINFORCE makes of episodes that are drawn: reward less the node's value, for what was done."""
+    """REINFORCE's gradient from drawn episodes: reward less the node's value, for each action taken."""
     counts, sums = draw(forest, chances, episodes, rng)
     ahead = (sums - counts * worth[..., None]) / episodes
     slope = ahead - chances * ahead.sum(axis=2, keepdims=True)
@@ -312,7 +281,7 @@ def _point(
 
 
 class Ascent:
-    """Adam, uphill, for all members at once; weights cost as they leave where they began."""
+    """Adam, uphill, for all members at once; weights are pulled to where they began."""
 
     def __init__(self, network: Network, rate: float, ridge: float) -> None:
         self.network, self.rate, self.ridge, self.steps = network, rate, ridge, 0
@@ -322,7 +291,7 @@ class Ascent:
         self.second = [np.zeros_like(part) for part in self.parts]
 
     def step(self, rows: Floats, slope: Floats) -> None:
-        """Go on, given how the objective rises with the score of each row."""
+        """One update, given the gradient by the score of each row."""
         net, plain = self.network, rows[:, : len(FEATURES)]
         inner = np.tanh(plain @ net.hidden + net.bias[:, None])
         back = slope[..., None] * net.out[:, None] * (1.0 - inner**2)
@@ -338,7 +307,7 @@ class Ascent:
 
 
 def _selected(tables: Sequence[Table], within: Range, forest: Forest, network: Network, keep: int) -> Network:
-    """Those members that together come to most where they learned: some, or the best alone."""
+    """The members that together are best where they learned: some, or the best alone."""
     _, _, worth = play(forest, forest.chances(network), forest.weight)
     order = np.argsort(-forest.objective(worth), kind="stable")
 

@@ -25,42 +25,40 @@ PAIRED = (
     "fraction_left", "steps_after", "lives_after", "cost", "final", "overfitting", "grown", "grown_here", "position",
     "decisions_left",
 )  # fmt: skip
-"""Those whose products with each other count as well: what one is worth depends on the others."""
+"""Features whose products count as well: the effect of one depends on the others."""
 _FIRST, _SECOND = np.triu_indices(len(PAIRED))
 _PAIRS = np.array([FEATURES.index(name) for name in PAIRED])
 WIDTH = len(FEATURES) + len(_FIRST)
 FIRM = ("nothing", "steps_unknown", "cost_unknown", "accuracy_unknown", "slope_unknown", "grown", "grown_here",
         "decision", "decisions_left")  # fmt: skip
-"""Those that are counted, or are so or not: no measurement that could have been a little different."""
+"""Counts and flags, which have no measurement noise."""
 _LOOSE = np.array([float(name not in FIRM) for name in FEATURES])
-REACH = 3.0
-"""Features are kept within plus and minus this."""
+REACH = 3.0  # features are kept within plus and minus this
 
 
 @dataclass(frozen=True)
 class Range:
-    """Between which values each feature was where something was learned: beyond, the nearest of them counts."""
+    """The range of each feature in the training data: values beyond it are clipped."""
 
     low: Floats
     high: Floats
 
     def rows(self, situation: Situation) -> Floats:
-        """What is scored of each option, and last of doing nothing: a row for each."""
+        """Clipped features of each option, and last of doing nothing: a row each."""
         return expand(np.clip(describe(situation), self.low, self.high))
 
     def join(self, other: Range) -> Range:
-        """Between which values they were in either."""
         return Range(np.minimum(self.low, other.low), np.maximum(self.high, other.high))
 
     @staticmethod
     def of(situations: Iterable[Situation]) -> Range:
-        """Of what was seen; doing nothing is always within."""
+        """The range over situations; doing nothing is always within."""
         rows = np.vstack([describe(situation) for situation in situations])
         return Range(rows.min(axis=0), rows.max(axis=0))
 
 
 def describe(situation: Situation) -> Floats:
-    """Features of each option, and last of doing nothing, which is where all others are compared to: a row for each."""
+    """Features of each option, and last of doing nothing, the reference for all others: a row each."""
     nothing = [1.0] + [0.0] * (len(FEATURES) - 1)
     rows = np.array([*(_row(situation, option) for option in situation.options), nothing])
     return np.asarray(np.clip(rows, -REACH, REACH))
@@ -72,7 +70,7 @@ def expand(rows: Floats) -> Floats:
 
 
 def shaken(rows: Floats, nodes: Integers, much: float, rng: np.random.Generator) -> Floats:
-    """Rows as they could have been measured, expanded: those of a node are shaken alike; doing nothing stays."""
+    """Expanded rows with measurement noise: rows of one node get the same noise, doing nothing none."""
     plain = rows[:, : len(FEATURES)]
     by = rng.normal(0.0, much, (int(nodes.max()) + 1, len(FEATURES)))[nodes] * _LOOSE
     return expand(plain + by * (plain[:, :1] == 0.0))
@@ -109,7 +107,7 @@ def _row(seen: Situation, option: Option) -> list[float]:
 
 
 def expected_rise(seen: Situation, cost: float = 1.0) -> float:
-    """Accuracy that going on is expected to add, a step being so much dearer: it rises with the logarithm of steps."""
+    """Accuracy that training is expected to add at this cost per step: it rises with the logarithm of steps."""
     if math.isnan(seen.slope):
         return 0.0
     done = max(1.0 - seen.fraction_left, LEAST_DONE)
@@ -123,10 +121,8 @@ def lifetime(seen: Situation) -> float:
     return seen.steps_done * (1.0 - right) / right if seen.steps_done > 0 and not math.isnan(right) else math.nan
 
 
-LEAST_DONE = 0.02
-"""Share of the budget that counts as done at least, where a slope is drawn on."""
-MOST_RISE = 0.7
-"""Of the error that is left, the part that going on takes away at most."""
+LEAST_DONE = 0.02  # share of the budget that counts as done at least, where a slope is drawn on
+MOST_RISE = 0.7  # the largest part of the remaining error that training on removes
 
 
 def _log_steps(steps: float) -> float:
@@ -135,7 +131,7 @@ def _log_steps(steps: float) -> float:
 
 
 def _log(value: float) -> float:
-    """The logarithm; 0 of what is unknown or none."""
+    """The logarithm; 0 for unknown or zero."""
     return math.log(value) if value > 0 and math.isfinite(value) else 0.0
 
 
@@ -147,30 +143,25 @@ def _known(value: float, otherwise: float = 0.0) -> float:
 class Network:
     """Members that each score a row by one hidden layer: `v . tanh(x W + b) + x u`; their mean counts."""
 
-    hidden: Floats
-    """Of each member, features by units."""
+    hidden: Floats  # of each member, features by units
     bias: Floats
     out: Floats
     direct: Floats
 
     @property
     def members(self) -> int:
-        """How many networks there are."""
         return len(self.hidden)
 
     def scores(self, rows: Floats) -> Floats:
-        """Of each member and row."""
         return np.asarray(
             np.einsum("mrh,mh->mr", np.tanh(rows[:, : len(FEATURES)] @ self.hidden + self.bias[:, None]), self.out)
             + self.direct @ rows.T
         )
 
     def chances(self, rows: Floats) -> Floats:
-        """Of each row: the mean of the members'."""
         return np.asarray(softmax(self.scores(rows)).mean(axis=0))
 
     def choose(self, members: Sequence[int]) -> Network:
-        """Only some members."""
         at = list(members)
         return Network(self.hidden[at], self.bias[at], self.out[at], self.direct[at])
 
@@ -187,26 +178,18 @@ class Network:
 
 
 def softmax(scores: Floats, temperature: float = 1.0) -> Floats:
-    """Probabilities along the last axis."""
     powers = np.exp((scores - scores.max(axis=-1, keepdims=True)) / temperature)
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
-RIDGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
-"""Of which the one is taken that tells environments best that it was not fitted to."""
+RIDGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)  # the best on environments left out
 USUAL_RIDGE = 3e-3
-FEW = 4
-"""With fewer environments than that, the usual one is taken."""
-NEAR = 0.3
-"""How far apart situations may be to be alike, in units of features."""
-DOUBT = 0.1
-"""How little a single record counts: 0 takes it at face value."""
-MOST_LOSS = 0.15
-"""Worse is taken for that: it is to be avoided alike, and must not bend the fit."""
-LEAST_LEFT = 0.05
-"""Share of the budget that counts as left at least."""
-COPIES = 8
-"""Of each situation, shaken: environments that were not recorded are a little different."""
+FEW = 4  # with fewer environments than that, the usual one is taken
+NEAR = 0.3  # distance of similar situations, in units of features
+DOUBT = 0.1  # shrinkage of a single record; 0: none
+MOST_LOSS = 0.15  # larger losses are clipped: they must not bend the fit
+LEAST_LEFT = 0.05  # share of the budget that counts as left at least
+COPIES = 8  # noisy copies of each situation: environments that were not recorded differ a little
 _FRACTION_LEFT = FEATURES.index("fraction_left")
 
 
@@ -216,15 +199,12 @@ class Gains:
 
     weights: Floats
     ridge: float
-    error: float
-    """Root mean square of what it gets wrong, per budget left, in environments that it was not fitted to."""
-    points: Floats
-    """Features of what was recorded."""
-    pulls: Floats
-    """By how much each of those moves what is predicted beside it."""
+    error: float  # root mean square of what it gets wrong, per budget left, in environments that it was not fitted to
+    points: Floats  # features of what was recorded
+    pulls: Floats  # by how much each of those moves what is predicted beside it
 
     def predict(self, rows: Floats) -> tuple[Floats, Floats]:
-        """Of each option, given what is scored of them and of doing nothing; and how wrong that is, usually."""
+        """The gain of each option, from its scored rows; and the usual error of that."""
         near = nearness(rows[:-1, : len(FEATURES)], self.points)
         rates = (rows[:-1] - rows[-1]) @ self.weights + near @ self.pulls
         unsure = self.error * np.sqrt(np.maximum(1.0 - near.max(axis=1, initial=0.0), 0.0))
@@ -238,32 +218,29 @@ def nearness(rows: Floats, points: Floats) -> Floats:
 
 
 def _left(rows: Floats) -> float:
-    """The share of the budget that is left, told from what is scored."""
+    """The share of the budget that is left, from scored rows."""
     return max(float(rows[0, _FRACTION_LEFT] + 1.0) / 2.0, LEAST_LEFT)
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """What a regression needs of an environment, each of which counts the same."""
+    """Sums that a regression needs of an environment; environments count the same."""
 
     rows: Floats
     rates: Floats
     squares: Floats
     products: Floats
     points: Floats
-    measured: Floats
-    """Features of what is seen on average, and the rates there."""
+    measured: Floats  # features of what is seen on average, and the rates there
 
 
 class Regression:
-    """The regressions over some environments."""
-
     def __init__(self, tables: Sequence[Table], within: Range, shake: float = 0.0) -> None:
         rng = np.random.default_rng(0)
         self.parts = [_sums(table, within, shake, rng) for table in tables]
 
     def fit(self) -> Gains:
-        """With the ridge that serves best where it was not fitted."""
+        """With the ridge that predicts best where it was not fitted."""
         ridge, error = USUAL_RIDGE, math.nan
         if len(self.parts) >= FEW:
             errors = {r: self._held_out_error(r) for r in RIDGES}
@@ -278,7 +255,6 @@ class Regression:
         return Gains(weights, ridge, error, points, np.asarray(pulls, dtype=float))
 
     def solve(self, shares: Floats, ridge: float) -> Floats:
-        """The weights, if environments count so much each."""
         squares = np.average([part.squares for part in self.parts], axis=0, weights=shares)
         products = np.average([part.products for part in self.parts], axis=0, weights=shares)
         return np.asarray(np.linalg.solve(squares + ridge * np.eye(len(squares)), products))
@@ -292,12 +268,11 @@ class Regression:
 
 
 def known(tables: Sequence[Table]) -> Range:
-    """Between which values features were in these environments."""
     return Range.of(s for table in tables for seen in table.situations.values() for s in seen)
 
 
 def best_values(table: Table) -> dict[Actions, float]:
-    """What each prefix comes to if the best is done after it."""
+    """The value of each prefix if the best actions follow."""
     worth = {sequence: float(value) for sequence, value in zip(table.sequences, table.values, strict=True)}
     for prefix in sorted(table.situations, key=len, reverse=True):
         worth[prefix] = max(worth[(*prefix, a)] for a in range(table.situations[prefix][0].nothing + 1))

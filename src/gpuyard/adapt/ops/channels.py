@@ -29,7 +29,7 @@ _SCALINGS = frozenset((operator.mul, operator.truediv, operator.add, operator.su
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """Where the channels are in a value: on which axis of how many, and whether each is spread over several numbers."""
+    """Position of the channels in a value: the axis, the number of axes, and whether a channel has several numbers."""
 
     node: fx.Node
     axis: int
@@ -39,7 +39,7 @@ class _Value:
 
 @dataclass(slots=True)
 class _Reached:
-    """Whom the channels of a layer reach, each with how many numbers it has for one channel."""
+    """Layers that the channels of a layer reach, each with its numbers per channel."""
 
     survey: Survey
     piece: Piece
@@ -49,7 +49,6 @@ class _Reached:
     into: list[list[Any]] = field(default_factory=list)
 
     def follow(self, value: _Value) -> None:
-        """Goes on with everyone who takes a value."""
         for user in value.node.users:
             after = self._taken(value, user)
             if after is not None:
@@ -118,7 +117,7 @@ class _Reached:
 
 
 def widen_entry(survey: Survey, piece: Piece, node: fx.Node) -> Entry:
-    """Who changes when a layer gets more channels; how many is not said yet."""
+    """Layers that change when a layer gets more channels; the number is open."""
     layer, name = piece.module(node), survey.name(piece, node)
     assert layer is not None
     check_own(survey, name, layer)
@@ -155,7 +154,7 @@ def standard_entries(survey: Survey) -> dict[str, Entry | Refused]:
 
 
 def split_entry(name: str, layer: nn.Module, through: list[list[Any]], into: list[list[Any]]) -> Entry:
-    """What will be told of a widened layer, as far as it is known."""
+    """The log entry of a widened layer, as far as it is known."""
     weight = layer._parameters["weight"]
     assert weight is not None
     return {
@@ -172,7 +171,6 @@ def split_entry(name: str, layer: nn.Module, through: list[list[Any]], into: lis
 
 
 def check_untied(survey: Survey, name: str, layer: nn.Module) -> None:
-    """Refuses a layer that shares its weights with another."""
     mine = {id(parameter) for parameter in layer.parameters(recurse=False)}
     for other, module in survey.model.named_modules():
         if module is not layer and mine & {id(parameter) for parameter in module.parameters(recurse=False)}:
@@ -180,7 +178,7 @@ def check_untied(survey: Survey, name: str, layer: nn.Module) -> None:
 
 
 def _words(node: fx.Node) -> str:
-    """What a node does, as told to people."""
+    """What a node does, for messages."""
     if is_call(node, ADDITIONS, frozenset(("add", "add_"))):
         return f"an addition ('{node.name}')"
     if is_call(node, frozenset((torch.cat, torch.concat, torch.stack)), frozenset()):
@@ -198,7 +196,7 @@ def _flattened(value: _Value, start: int, end: int, reached: str) -> _Value:
 
 
 def _moved(value: _Value, user: fx.Node, reached: str) -> _Value | None:
-    """The value after its axes were flattened, averaged or exchanged; None where it is none of these."""
+    """The value after its axes were flattened, averaged or exchanged; None if they were not."""
     name = user.target if user.op == "call_method" else getattr(user.target, "__name__", "")
     given: list[Any] = list(user.args[1:])
     if name == "flatten" and (given or user.kwargs):
@@ -236,7 +234,7 @@ def _keeps_batch(given: list[Any]) -> bool:
 
 
 def _reads_other_axes(value: _Value, user: fx.Node) -> bool:
-    """Whether someone only asks how large other axes are."""
+    """Whether a user only reads the size of other axes."""
     if user.op == "call_method" and user.target == "size":
         if len(user.args) > 1:
             return isinstance(user.args[1], int) and user.args[1] % value.axes != value.axis

@@ -13,7 +13,7 @@ from gpuyard.errors import suggest
 
 
 class Grown(nn.Module):
-    """A user's module and what grew behind it; else like the module itself."""
+    """A user's module and what grew behind it; otherwise like the module itself."""
 
     def __init__(self, origin: nn.Module, grown: Iterable[nn.Module] = ()) -> None:
         super().__init__()
@@ -22,14 +22,14 @@ class Grown(nn.Module):
         self.train(origin.training)
 
     def forward(self, x: Any, *others: Any, **named: Any) -> Any:
-        """Through the user's module, then through each that was added; masks and the like go to whole blocks only."""
+        """The user's module, then each added one; masks and the like go to whole blocks only."""
         x = self.origin(x, *others, **named)
         for added in self.grown:
             x = added(x) if isinstance(added, nn.Sequential | Residual) else added(x, *others, **named)
         return x
 
     def __getattr__(self, name: str) -> Any:
-        """What a user's code reads of the module that stood here."""
+        """Attributes of the user's module."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -47,7 +47,6 @@ class Residual(nn.Module):
         self.body = body
 
     def forward(self, x: Tensor) -> Tensor:
-        """Adds what the body makes of it."""
         more: Tensor = self.body(x)
         return x + more
 
@@ -61,20 +60,17 @@ class Gated(nn.Module):
         self.gain = nn.Parameter(torch.zeros((), dtype=like.dtype, device=like.device))
 
     def forward(self, x: Tensor, *others: Any, **named: Any) -> Tensor:
-        """Goes over from its input to the block's output as the gain grows."""
         made: Tensor = self.block(x, *others, **named)
         return x + self.gain * (made - x)
 
 
 class Place(NamedTuple):
-    """Where a module is registered."""
-
     parent: nn.Module
     key: str
     module: nn.Module
 
     def put(self, module: nn.Module) -> None:
-        """Registers another in its stead; the order of parameters stays."""
+        """Register another module instead; the order of parameters stays."""
         self.parent._modules[self.key] = module
 
 
@@ -84,7 +80,7 @@ def bare(module: nn.Module) -> nn.Module:
 
 
 def locate(model: nn.Module, name: str) -> Place:
-    """Where a layer is, by the name that the user knows; growth before it in the path is passed over."""
+    """The place of a layer by the user's name; growth on the path is skipped."""
     parent, module, key = model, model, ""
     for part in name.split("."):
         parent = module if isinstance(module, Grown) and part == "grown" else bare(module)
@@ -104,7 +100,7 @@ def find(model: nn.Module, name: str) -> nn.Module:
 
 
 def canonical(model: nn.Module, path: str) -> str:
-    """The name that the user knows of a module at a path of the grown network."""
+    """The user's name of a module at a path of the grown network."""
     module, parts = model, []
     for part in path.split(".") if path else []:
         if not (isinstance(module, Grown) and part == "origin"):
@@ -114,7 +110,7 @@ def canonical(model: nn.Module, path: str) -> str:
 
 
 def named_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """All modules by the names that the user knows, without what was added; a module at two places comes twice."""
+    """All modules by the user's names, without added ones; a module at two places comes twice."""
     for path, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, Grown):
             continue
@@ -123,7 +119,6 @@ def named_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def is_added(model: nn.Module, path: str) -> bool:
-    """Whether a path leads through what was added."""
     module = model
     for part in path.split(".") if path else []:
         if isinstance(module, Grown) and part == "grown":

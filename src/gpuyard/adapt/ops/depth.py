@@ -15,7 +15,7 @@ from gpuyard.adapt.ops.containers import Gated, Grown, Place, Residual, bare, fi
 from gpuyard.adapt.ops.forward_pass import Inputs, Seen, check, inputs, parameters, run, seen, undisturbed
 from gpuyard.adapt.ops.graph import made
 from gpuyard.adapt.ops.growth_sites import Found, check_model, chosen
-from gpuyard.adapt.ops.growths import Entry, Growth, NotPreserved, Refused, Site, noted
+from gpuyard.adapt.ops.growths import Entry, Growth, NotPreserved, Refused, Site, append_entry
 from gpuyard.adapt.ops.layers import KINDS, width
 from gpuyard.adapt.ops.optimizers import check_optimizer, join
 from gpuyard.errors import UserError, suggest
@@ -24,7 +24,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def insert(model: nn.Module, entry: Entry) -> nn.Module:
-    """Puts what an entry tells behind its anchor, and gives it."""
+    """Put what an entry describes behind its anchor, and return it."""
     place = locate(model, entry["anchor"])
     devices = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices)), torch.no_grad():
@@ -39,7 +39,7 @@ def insert(model: nn.Module, entry: Entry) -> nn.Module:
 
 
 def take_out(model: nn.Module, entry: Entry) -> nn.Module:
-    """Takes out what came last behind an anchor, and gives it."""
+    """Remove the last module behind an anchor, and return it."""
     place = locate(model, entry["anchor"])
     if not isinstance(place.module, Grown) or not len(place.module.grown):
         raise UserError(f"nothing grew behind '{entry['anchor']}'")
@@ -51,7 +51,7 @@ def take_out(model: nn.Module, entry: Entry) -> nn.Module:
 
 
 def kin(model: nn.Module, entry: Entry, added: nn.Module) -> Iterator[tuple[nn.Parameter, list[nn.Parameter]]]:
-    """Each new parameter, and those that it is like, the most alike first."""
+    """Each new parameter, and similar existing ones, the most similar first."""
     if "layer" not in entry:
         block = find(model, entry["anchor"])
         theirs = dict(block.named_parameters())
@@ -68,7 +68,7 @@ def kin(model: nn.Module, entry: Entry, added: nn.Module) -> Iterator[tuple[nn.P
 
 
 def calibrate(model: nn.Module, added: nn.Module, example: Inputs) -> None:
-    """Lets a new batch norm give back what it gets, in training on the example and in evaluation everywhere."""
+    """Make a new batch norm an identity, in training on the example and in evaluation everywhere."""
     norm = added.norm if isinstance(added, nn.Sequential) and hasattr(added, "norm") else None
     if not isinstance(norm, nn.modules.batchnorm._BatchNorm):
         return
@@ -91,7 +91,7 @@ def calibrate(model: nn.Module, added: nn.Module, example: Inputs) -> None:
 
 
 def _reaching(model: nn.Module, norm: nn.Module, example: Inputs) -> Tensor | None:
-    """What a norm gets in training, or in evaluation where the network cannot train on such an example."""
+    """A norm's input in training, or in evaluation where the network cannot train on such an example."""
     caught: list[Tensor] = []
     handle = norm.register_forward_pre_hook(lambda _, args: caught.append(args[0].detach().clone()))
     try:
@@ -110,7 +110,7 @@ def _reaching(model: nn.Module, norm: nn.Module, example: Inputs) -> Tensor | No
 
 
 def _stage(model: nn.Module, entry: Entry, place: Place) -> nn.Module:
-    """Activation, layer and norm, as an identity or as something that is added with no weight."""
+    """Activation, layer and norm, as an identity or as an addition with weight zero."""
     like = find(model, entry["layer"])
     norm = _norm_like(_latest(place, "norm") or find(model, entry["norm"]), entry["style"]) if entry["norm"] else None
     # After widening, what grew there before may give other channels than the layer itself.
@@ -131,7 +131,7 @@ def _stage(model: nn.Module, entry: Entry, place: Place) -> nn.Module:
 
 
 def _latest(place: Place, part: str) -> nn.Module | None:
-    """The layer or norm of what grew last at a place."""
+    """The layer or norm that grew last at a place."""
     if not isinstance(place.module, Grown):
         return None
     last = place.module.grown[-1]
@@ -139,7 +139,6 @@ def _latest(place: Place, part: str) -> nn.Module | None:
 
 
 def _layer_like(like: nn.Module, channels: int) -> nn.Module:
-    """A layer of the same kind from as many channels to as many."""
     weight = like._parameters["weight"]
     assert weight is not None
     options: dict[str, Any] = {
@@ -158,7 +157,7 @@ def _layer_like(like: nn.Module, channels: int) -> nn.Module:
 
 
 def _norm_like(norm: nn.Module, style: str) -> nn.Module | None:
-    """A norm of the same kind as new; none where it has no weight that could be zero."""
+    """A fresh norm of the same kind; None if it has no weight that could be zero."""
     if isinstance(norm, nn.modules.batchnorm._BatchNorm) and not norm.affine:
         if style == "residual":
             return None
@@ -183,13 +182,12 @@ def _make_identity(layer: nn.Module) -> None:
 
 
 def zero(module: nn.Module) -> None:
-    """Sets all weights of a module to zero."""
     for parameter in module.parameters(recurse=False):
         nn.init.zeros_(parameter)
 
 
 def unhooked(module: nn.Module) -> nn.Module:
-    """A copied module without the hooks that came along; they were meant for the other."""
+    """A copied module without the hooks of the original."""
     for part in module.modules():
         for name in _HOOKS:
             getattr(part, name).clear()
@@ -197,7 +195,7 @@ def unhooked(module: nn.Module) -> nn.Module:
 
 
 def _copied(entry: Entry, block: nn.Module) -> nn.Module:
-    """A copy of a block whose branches end in zeros; it keeps what the block has learned before them."""
+    """A copy of a block whose branches end in zeros; it keeps the weights before them."""
     twin = unhooked(copy.deepcopy(block))
     if not any(parameter.requires_grad for parameter in twin.parameters()):
         twin.requires_grad_(True)
@@ -262,7 +260,6 @@ def deepen(
 
 
 def _styled(found: Found, style: str) -> Entry:
-    """The entry in the style that is wanted."""
     assert found.entry is not None
     entry = copy.deepcopy(found.entry)
     if style == "identity" and entry["style"] != "identity":
@@ -285,7 +282,7 @@ def _grown(
     *,
     strict: bool = False,
 ) -> Growth:
-    """Inserts, calibrates, verifies and only then tells the optimizer and the log."""
+    """Insert, calibrate, verify, and only then change the optimizer and the log."""
     had, added = parameters(model), None
     try:
         added = insert(model, entry)
@@ -299,5 +296,5 @@ def _grown(
         if isinstance(error, RuntimeError | ValueError | TypeError):
             raise Refused(f"nothing can be put behind '{found.site.name}': {error}") from error
         raise
-    noted(model, entry)
+    append_entry(model, entry)
     return Growth(entry, found.site, had, parameters(model), differences)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,18 +16,14 @@ from torch.overrides import TorchFunctionMode
 from gpuyard.adapt.ops.growths import NotPreserved, Refused
 from gpuyard.errors import UserError
 
-FEW = 8
-"""Rows of an example that are enough where no statistics are taken."""
-SEED = 12
-"""Of whatever random numbers a network draws while it is tried."""
+FEW = 8  # rows of an example that are enough where no statistics are taken
+SEED = 12  # of random numbers that a network draws in trial runs
 DROPOUTS = frozenset(
     (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
 )
 
 
 class Inputs(NamedTuple):
-    """What a network is called with."""
-
     args: tuple[Any, ...]
     named: dict[str, Any]
 
@@ -61,7 +57,7 @@ def _inputs(example: Any) -> Inputs:
 
 
 def guessed(model: nn.Module) -> Inputs:
-    """Inputs that a network may take, by the first of its layers: enough to look at it with."""
+    """Inputs that a network may accept, by its first layer: enough to inspect it."""
     layer = next((one for one in model.modules() if isinstance(one, _FIRST)), None)
     if layer is None:
         raise UserError("it cannot be guessed what this network takes: give an example, a batch of its inputs")
@@ -88,7 +84,7 @@ _FIRST = (nn.Embedding, nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 def few(example: Inputs) -> Inputs:
-    """The first rows of an example, if all that it holds has as many."""
+    """The first rows of an example, if all its tensors have as many."""
     held = [value for value in (*example.args, *example.named.values()) if isinstance(value, Tensor)]
     rows = {value.shape[0] if value.dim() else 0 for value in held}
     if len(rows) != 1 or max(rows) <= FEW or any(isinstance(value, tuple | list | dict) for value in example.args):
@@ -103,11 +99,9 @@ class Call:
 
     order: int
     count: int
-    args: tuple[Any, ...]
-    """Shapes where tensors were given; other values as they are."""
+    args: tuple[Any, ...]  # shapes where tensors were given; other values as they are
     named: dict[str, Any]
-    output: Any
-    """Its shape, if it is a tensor."""
+    output: Any  # its shape, if it is a tensor
 
     @property
     def input(self) -> torch.Size | None:
@@ -117,8 +111,6 @@ class Call:
 
 
 class _WithoutDropout(TorchFunctionMode):
-    """Lets everything through but dropout."""
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func in DROPOUTS:
@@ -135,7 +127,7 @@ class _WithoutDropout(TorchFunctionMode):
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Whatever happens within: attributes, buffers, modes and random numbers are afterwards as before."""
+    """Restores attributes, buffers, modes and random numbers at the end, whatever happens within."""
     attributes = [(module, dict(module.__dict__)) for module in model.modules()]
     tables: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (table, dict(table)) for module in model.modules() for table in (module._parameters, module._buffers)
@@ -156,7 +148,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def _restored(table: dict[str, Any], before: dict[str, Any]) -> None:
-    """Makes a dict what it was; entries that did not change are not touched, since a signal may come between."""
+    """Restore a dict; unchanged entries are not touched, since a signal may come between."""
     for key in [key for key in table if key not in before]:
         del table[key]
     for key, value in before.items():
@@ -165,7 +157,7 @@ def _restored(table: dict[str, Any], before: dict[str, Any]) -> None:
 
 
 def run(model: nn.Module, example: Inputs, *, train: bool) -> Any:
-    """What the network makes of the example in a mode, with dropout off; the caller keeps it undisturbed."""
+    """The network's output on the example in a mode, with dropout off; the caller keeps it undisturbed."""
     model.train(train)
     torch.manual_seed(SEED)
     args, named = _copied(example.args), _copied(example.named)
@@ -198,13 +190,12 @@ def watched(model: nn.Module, example: Inputs, *, train: bool = False) -> dict[i
 
 
 def outputs(model: nn.Module, example: Inputs, *, train: bool) -> list[Tensor]:
-    """The tensors that the network makes of the example."""
     with undisturbed(model):
         return [tensor.detach().clone() for tensor in tensors(run(model, example, train=train))]
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors of floating point in what a network gave."""
+    """All floating-point tensors in an output."""
     if isinstance(value, Tensor):
         if value.is_floating_point():
             yield value
@@ -219,41 +210,38 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def parameters(model: nn.Module) -> int:
-    """How many numbers there are to learn."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _shapes(value: Any) -> Any:
-    """The same with shapes for tensors, so that no activations are held."""
+def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """A copy of nested dicts, lists and tuples, with a function applied to each tensor."""
     if isinstance(value, Tensor):
-        return value.shape
+        return function(value)
     if isinstance(value, dict):
-        return {key: _shapes(part) for key, part in value.items()}
+        return {key: map_tensors(part, function) for key, part in value.items()}
     if type(value) in (tuple, list):
-        return type(value)(_shapes(part) for part in value)
+        return type(value)(map_tensors(part, function) for part in value)
     return value
+
+
+def _shapes(value: Any) -> Any:
+    """Shapes instead of tensors, so that no activations are held."""
+    return map_tensors(value, lambda tensor: tensor.shape)
 
 
 def _copied(value: Any) -> Any:
-    """Inputs of its own for a run, so that nothing done in place reaches the user's tensors."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: _copied(part) for key, part in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(_copied(part) for part in value)
-    return value
+    """Copies of inputs, so that in-place operations do not reach the user's tensors."""
+    return map_tensors(value, lambda tensor: tensor.detach().clone())
 
 
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
-"""How far outputs may move, relative to the largest of them where that is above 1."""
+"""Allowed change of outputs, relative to the largest of them where that is above 1."""
 _BROKEN = (RuntimeError, ValueError, TypeError, IndexError)
-Seen = dict[str, tuple[Inputs, list[Tensor]]]
-"""By mode, what a network was given and what it made of that."""
+Seen = dict[str, tuple[Inputs, list[Tensor]]]  # by mode, what a network was given and what it made of that
 
 
 def seen(model: nn.Module, example: Inputs) -> Seen:
-    """What a network makes of the example, by mode; training is left out where it cannot train on such a batch."""
+    """Outputs on the example by mode; without training where the network cannot train on such a batch."""
     small = few(example)
     try:
         found = {"eval": (small, outputs(model, small, train=False))}
@@ -267,7 +255,7 @@ def seen(model: nn.Module, example: Inputs) -> Seen:
 
 
 def compare(before: Sequence[Tensor], after: Sequence[Tensor], strict: bool = False) -> tuple[float, float]:
-    """The largest difference, and the largest in units of what is allowed; strictly, that is half and not scaled."""
+    """The largest difference, and the largest in units of the tolerance; strictly, half of it and not scaled."""
     largest = worst = 0.0
     if [x.shape for x in before] != [x.shape for x in after]:
         return float("inf"), float("inf")
@@ -287,7 +275,7 @@ def compare(before: Sequence[Tensor], after: Sequence[Tensor], strict: bool = Fa
 def check(
     model: nn.Module, before: Seen, added: nn.Module | None, name: str, *, strict: bool = False
 ) -> dict[str, float]:
-    """The largest difference by mode; raises where it is too large, or where what was added is not used."""
+    """The largest difference by mode; raises where it is too large, or where an added module is not used."""
     reached: list[bool] = []
     handle = register_module_forward_hook(lambda module, *_: reached.append(True) if module is added else None)
     try:

@@ -20,7 +20,7 @@ READS = frozenset(("size", "dim", "numel", "ndimension"))
 
 
 class _Tracer(fx.Tracer):
-    """Goes into the user's modules, but not into those that cannot be traced, nor into copies of blocks."""
+    """Traces into the user's modules, but not into untraceable ones, nor into copies of blocks."""
 
     proxy_buffer_attributes = True  # masks that are cut to the length of the input
 
@@ -41,7 +41,7 @@ class _Tracer(fx.Tracer):
         try:
             return super().call_module(m, forward, args, kwargs)
         except Exception:
-            # The innermost is told first; the others only pass it on.
+            # The innermost is reported first; the others only pass it on.
             self.broken = self.broken or self._inside[-1]
             raise
         finally:
@@ -50,48 +50,40 @@ class _Tracer(fx.Tracer):
 
 @dataclass(slots=True)
 class Piece:
-    """A part of the network whose graph is known; all of it, at best."""
+    """A part of the network with a known graph; ideally all of it."""
 
     prefix: str
     root: nn.Module
     graph: fx.Graph
 
     def module(self, node: Any) -> nn.Module | None:
-        """The module that a node calls."""
         if not isinstance(node, fx.Node) or node.op != "call_module":
             return None
         return self.root.get_submodule(str(node.target))
 
     def path(self, node: fx.Node) -> str:
-        """Where that module is in the network as it stands."""
         return f"{self.prefix}.{node.target}" if self.prefix else str(node.target)
 
 
 @dataclass(slots=True)
 class Survey:
-    """A network and what is known about it."""
-
     model: nn.Module
     calls: dict[int, Call]
     pieces: list[Piece]
-    through: bool
-    """Whether layers that were added are part of the graphs, or closed."""
-    layers: dict[str, nn.Module]
-    """All modules of the user, by name."""
-    untraced: list[str]
-    """Modules whose graph is not known, by the user's names; the empty name is the network."""
+    through: bool  # whether layers that were added are part of the graphs, or closed
+    layers: dict[str, nn.Module]  # all modules of the user, by name
+    untraced: list[str]  # modules whose graph is not known, by the user's names; the empty name is the network
 
     def name(self, piece: Piece, node: fx.Node) -> str:
         """The user's name of the module that a node calls."""
         return canonical(self.model, piece.path(node))
 
     def added(self, piece: Piece, node: fx.Node) -> bool:
-        """Whether a node calls what was added."""
         return node.op == "call_module" and is_added(self.model, piece.path(node))
 
 
 def survey(model: nn.Module, example: Inputs, *, through: bool = False) -> Survey:
-    """Runs the network once on the example, and reads its graph."""
+    """Run the network once on the example, and read its graph."""
     small = few(example)
     try:
         calls = watched(model, small)
@@ -107,7 +99,7 @@ def survey(model: nn.Module, example: Inputs, *, through: bool = False) -> Surve
 
 
 def _read(found: Survey, prefix: str, root: nn.Module) -> None:
-    """Adds the graph of a module; of what cannot be traced, the graphs of its parts."""
+    """Add the graph of a module; of an untraceable one, the graphs of its parts."""
     closed = {
         id(copy) for module in root.modules() if isinstance(module, Grown) for copy in _shut(module, found.through)
     }
@@ -130,7 +122,7 @@ def _read(found: Survey, prefix: str, root: nn.Module) -> None:
 
 
 def traced(root: nn.Module, call: Call | None, closed: set[int]) -> tuple[fx.Graph | None, list[nn.Module]]:
-    """The graph of a module, and which of its parts stayed closed because they cannot be traced; None if itself."""
+    """The graph of a module (None if untraceable), and its parts that cannot be traced."""
     closed = set(closed)
     broken: list[nn.Module] = []
     for _ in range(1 + sum(1 for _ in root.modules())):
@@ -146,7 +138,7 @@ def traced(root: nn.Module, call: Call | None, closed: set[int]) -> tuple[fx.Gra
 
 
 def _fixed(root: nn.Module, call: Call | None) -> dict[str, Any] | None:
-    """Arguments that are no tensors in the call, or that were not given at all, with their values."""
+    """Arguments that are no tensors in the call, or that were not given, with their values."""
     try:
         wanted = inspect.signature(root.forward).parameters
     except (TypeError, ValueError):
@@ -166,12 +158,12 @@ def _fixed(root: nn.Module, call: Call | None) -> dict[str, Any] | None:
 
 
 def _shut(grown: Grown, through: bool) -> Iterator[nn.Module]:
-    """What was added and is not looked into: all, or only blocks that were added as a whole."""
+    """Added modules that are not inspected: all, or only whole blocks."""
     return (added for added in grown.grown if not through or not isinstance(added, nn.Sequential | Residual))
 
 
 def uses(node: fx.Node) -> list[fx.Node]:
-    """Who takes a node's values; those who only ask for its shape do not count."""
+    """Users of a node's values; those that only read its shape do not count."""
     return [user for user in node.users if not _reads(user)]
 
 
@@ -184,7 +176,6 @@ def _reads(node: fx.Node) -> bool:
 
 
 def is_call(node: Any, functions: frozenset[Any], methods: frozenset[str]) -> bool:
-    """Whether a node calls one of these."""
     if not isinstance(node, fx.Node):
         return False
     if node.op == "call_function":
@@ -193,12 +184,11 @@ def is_call(node: Any, functions: frozenset[Any], methods: frozenset[str]) -> bo
 
 
 def shape_of(call: Call | None) -> torch.Size | None:
-    """The shape that a module gave, if it gave a tensor."""
+    """The shape of a module's output, if that is a tensor."""
     return call.output if call is not None and isinstance(call.output, torch.Size) else None
 
 
-Activation = list[Any]
-"""Name of the class in torch.nn, and its settings: plain JSON values."""
+Activation = list[Any]  # name of the class in torch.nn, and its settings: plain JSON values
 
 SETTINGS: dict[str, tuple[str, ...]] = {
     "ReLU": (),
@@ -219,8 +209,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "Hardsigmoid": (),
     "LogSigmoid": (),
 }
-IDEMPOTENT = frozenset(("ReLU", "ReLU6", "Hardtanh"))
-"""Applied twice, they do what they do once; and they never turn an order around, so they may go before a maximum."""
+IDEMPOTENT = frozenset(("ReLU", "ReLU6", "Hardtanh"))  # idempotent, and monotonic: they may also go before a maximum
 FUNCTIONS: dict[Any, str] = {
     F.relu: "ReLU",
     F.relu_: "ReLU",
@@ -249,7 +238,7 @@ METHODS = {"relu": "ReLU", "relu_": "ReLU", "tanh": "Tanh", "tanh_": "Tanh", "si
 
 
 def activation(piece: Piece, node: Any) -> Activation | None:
-    """What a node applies, if that is an activation we know."""
+    """The activation that a node applies; None if it is none that we know."""
     module = piece.module(node)
     if module is not None:
         return of_module(module)
@@ -266,7 +255,7 @@ def activation(piece: Piece, node: Any) -> Activation | None:
 
 
 def of_module(module: nn.Module) -> Activation | None:
-    """The same of a module; a class that a user derived may do anything."""
+    """The same for a module; a class that a user derived may do anything."""
     name = type(module).__name__
     if name not in SETTINGS or type(module) is not getattr(nn, name):
         return None
@@ -274,14 +263,13 @@ def of_module(module: nn.Module) -> Activation | None:
 
 
 def idempotent(chosen: Activation | None) -> bool:
-    """Whether applying it once more changes nothing."""
     if chosen is None or chosen[0] not in IDEMPOTENT:
         return False
     return chosen[0] != "Hardtanh" or float(chosen[1].get("min_val", -1.0)) < float(chosen[1].get("max_val", 1.0))
 
 
 def made(chosen: Activation) -> nn.Module:
-    """A module that applies it, never in place: what it gets may be needed again."""
+    """A module that applies it, never in place: its input may be needed again."""
     name, settings = chosen
     if name not in SETTINGS or not set(settings) <= set(SETTINGS[name]):
         raise UserError(f"the growth log names an activation '{name}' {settings} that is not known")

@@ -38,16 +38,15 @@ _ATTENTION = frozenset((F.scaled_dot_product_attention, F.softmax, torch.softmax
 
 
 @dataclass(slots=True)
-class _Way:
+class _BlockPath:
     """What must be changed in a copy so that its output is its input."""
 
     zeroed: list[str] = field(default_factory=list)
-    bypassed: list[str] = field(default_factory=list)
-    """Modules of the shortcut that become an nn.Identity."""
+    bypassed: list[str] = field(default_factory=list)  # modules of the shortcut that become an nn.Identity
 
 
 def block_entries(survey: Survey) -> dict[str, Entry | Refused]:
-    """How each block can be followed by a copy, by its name; of blocks within blocks, the innermost."""
+    """How each block can be followed by a copy, by its name; of nested blocks, the innermost."""
     found: dict[str, Entry | Refused] = {}
     for name, module in survey.layers.items():
         call = survey.calls.get(id(module))
@@ -67,7 +66,6 @@ def _holds_another(name: str, found: dict[str, Entry | Refused]) -> bool:
 
 
 def _tried(survey: Survey, name: str, module: nn.Module, entry: Entry) -> Entry | Refused:
-    """The entry, or why it will not do."""
     call = survey.calls[id(module)]
     try:
         if call.count > 1:
@@ -86,7 +84,7 @@ def _tried(survey: Survey, name: str, module: nn.Module, entry: Entry) -> Entry 
 
 
 def _entry(
-    name: str, module: nn.Module, kind: str, style: str, way: _Way, convs: dict[str, int] | None = None
+    name: str, module: nn.Module, kind: str, style: str, way: _BlockPath, convs: dict[str, int] | None = None
 ) -> Entry:
     return {
         "op": "deepen",
@@ -105,15 +103,15 @@ def _entry(
 def _standard_layer(name: str, module: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> Entry:
     """A layer of torch itself; where norms come last, a copy fades in behind a gate."""
     if not module.norm_first:
-        return _entry(name, module, "transformer", "gated", _Way())
+        return _entry(name, module, "transformer", "gated", _BlockPath())
     zeroed = ["self_attn.out_proj", "linear2"]
     if isinstance(module, nn.TransformerDecoderLayer):
         zeroed.insert(1, "multihead_attn.out_proj")
-    return _entry(name, module, "transformer", "copy", _Way(zeroed))
+    return _entry(name, module, "transformer", "copy", _BlockPath(zeroed))
 
 
 def _read_block(survey: Survey, name: str, module: nn.Module, call: Call) -> Entry | Refused | None:
-    """The same of a user's own block, by its graph; None where it is none."""
+    """The same for a user's own block, by its graph; None if it is no block."""
     closed = {id(part) for grown in module.modules() if isinstance(grown, Grown) for part in grown.grown}
     graph, _ = traced(module, call, closed)
     if graph is None:
@@ -126,7 +124,7 @@ def _read_block(survey: Survey, name: str, module: nn.Module, call: Call) -> Ent
     way = _identity(piece, end)
     if way is not None and len(set(way.zeroed)) == len(way.zeroed):
         names = {path: canonical(module, path) for path in (*way.zeroed, *way.bypassed)}
-        named = _Way([names[path] for path in way.zeroed], [names[path] for path in way.bypassed])
+        named = _BlockPath([names[path] for path in way.zeroed], [names[path] for path in way.bypassed])
         try:
             convs = _reshaped(piece, way, call) if way.bypassed else {}
         except Refused as refusal:
@@ -135,7 +133,7 @@ def _read_block(survey: Survey, name: str, module: nn.Module, call: Call) -> Ent
     if not _is_trunk(piece, end):
         return None
     if call.input == shape_of(call):
-        return _tried(survey, name, module, _entry(name, module, kind, "gated", _Way()))
+        return _tried(survey, name, module, _entry(name, module, kind, "gated", _BlockPath()))
     return Refused(f"'{name}' changes the shape of its input in a way that a copy cannot do without")
 
 
@@ -147,7 +145,7 @@ def _is_sum(piece: Piece, node: Any) -> bool:
 
 
 def _is_trunk(piece: Piece, node: Any) -> bool:
-    """Whether the block's first input goes into a node by nothing but sums, norms and activations."""
+    """Whether the block's first input reaches a node only through sums, norms and activations."""
     if not isinstance(node, fx.Node):
         return False
     if node.op == "placeholder":
@@ -174,12 +172,12 @@ def _attends(piece: Piece) -> bool:
     )
 
 
-def _identity(piece: Piece, node: Any) -> _Way | None:
+def _identity(piece: Piece, node: Any) -> _BlockPath | None:
     """What to change so that a node's value is the block's input."""
     if not isinstance(node, fx.Node):
         return None
     if node.op == "placeholder":
-        return _Way() if node is next(iter(piece.graph.nodes)) else None
+        return _BlockPath() if node is next(iter(piece.graph.nodes)) else None
     module = piece.module(node)
     if isinstance(module, nn.Identity):
         return _identity(piece, node.args[0])
@@ -190,12 +188,12 @@ def _identity(piece: Piece, node: Any) -> _Way | None:
         for trunk, branch in (node.args, node.args[::-1]):
             way, zeroed = _identity(piece, trunk), _zero(piece, branch)
             if way is not None and zeroed is not None:
-                return _Way([*way.zeroed, *zeroed], way.bypassed)
+                return _BlockPath([*way.zeroed, *zeroed], way.bypassed)
         return None
     if isinstance(module, (*_CONVS, *NORMS, *_POOLS)) and isinstance(node.args[0], fx.Node):
         way = _identity(piece, node.args[0])
         if way is not None and not way.zeroed:
-            return _Way([], [*way.bypassed, str(node.target)])
+            return _BlockPath([], [*way.bypassed, str(node.target)])
     return None
 
 
@@ -230,8 +228,8 @@ def _is_item(node: fx.Node) -> bool:
     return is_call(node, frozenset((operator.getitem,)), frozenset()) and bool(node.args[1] == 0)
 
 
-def _reshaped(piece: Piece, way: _Way, call: Call) -> dict[str, int]:
-    """Convolutions that must take the block's own output instead of its input: channels that they take, by name."""
+def _reshaped(piece: Piece, way: _BlockPath, call: Call) -> dict[str, int]:
+    """Convolutions that must take the block's output instead of its input: their channels, by name."""
     output = shape_of(call)
     assert output is not None
     changed: dict[str, int] = {}
@@ -259,7 +257,7 @@ OPS = ("deepen", "widen")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A site, and what would be done there; nothing where it is refused."""
+    """A site, and the entry that would be logged; None where it is refused."""
 
     site: Site
     entry: Entry | None
@@ -278,7 +276,7 @@ def sites(model: nn.Module, example: Any = None, *, ops: Sequence[str] = ("deepe
 
 
 def check_model(model: Any) -> None:
-    """Refuses what is not a network, or is wrapped so that growing would not reach what runs."""
+    """Refuse what is no network, or is wrapped so that growing would not reach what runs."""
     if not isinstance(model, nn.Module):
         raise UserError(f"a {type(model).__name__} cannot grow: give a torch.nn.Module")
     kind = type(model).__name__
@@ -295,7 +293,6 @@ def check_model(model: Any) -> None:
 
 
 def explored(model: nn.Module, example: Inputs, op: str) -> list[Found]:
-    """All sites of an operation."""
     known = survey(model, example, through=op == "widen")
     if op == "deepen":
         blocks = block_entries(known)
@@ -313,7 +310,6 @@ def explored(model: nn.Module, example: Inputs, op: str) -> list[Found]:
 
 
 def chosen(model: nn.Module, example: Inputs, op: str, site: Site | str) -> Found:
-    """The site of that name, if the network can grow there."""
     name = site.name if isinstance(site, Site) else site
     if isinstance(site, Site) and site.op != op:
         raise UserError(f"the site '{name}' is one to {site.op}, not to {op}")
@@ -330,7 +326,6 @@ def chosen(model: nn.Module, example: Inputs, op: str, site: Site | str) -> Foun
 
 
 def _attempt(plan: Any, *given: Any) -> Entry | Refused:
-    """What a plan gives, or its refusal."""
     try:
         entry: Entry = plan(*given)
     except Refused as refusal:
@@ -339,7 +334,7 @@ def _attempt(plan: Any, *given: Any) -> Entry | Refused:
 
 
 def _layer_nodes(known: Survey) -> list[tuple[Piece, fx.Node]]:
-    """Where the graph calls the user's own convolutions and linear layers, each once."""
+    """Calls of the user's own convolutions and linear layers in the graph, each once."""
     seen: set[str] = set()
     found = []
     for piece in known.pieces:
@@ -372,7 +367,7 @@ def _site(known: Survey, name: str, op: str, entry: Entry | Refused, *, head: bo
 
 
 def _position(known: Survey, layer: nn.Module) -> float:
-    """Where a layer is among those of the user that have weights, 0 to 1."""
+    """The position of a layer among the user's layers with weights, 0 to 1."""
     orders = sorted(
         known.calls[id(module)].order
         for module in known.layers.values()
@@ -385,7 +380,7 @@ def _position(known: Survey, layer: nn.Module) -> float:
 
 
 def _left_over(known: Survey, op: str, named: set[str]) -> list[Found]:
-    """Layers with weights that no graph shows as a site, each with the reason."""
+    """Layers with weights that are no site in any graph, each with the reason."""
     found = []
     inside = tuple(f"{name}." for name, module in known.layers.items() if _closed(module))
     for name, module in known.layers.items():
@@ -397,7 +392,7 @@ def _left_over(known: Survey, op: str, named: set[str]) -> list[Found]:
 
 
 def _closed(module: nn.Module) -> bool:
-    """Whether a module is torch's own and calls its parts as it likes."""
+    """Whether a module is torch's own and calls its parts in its own way."""
     return module.__module__.startswith("torch.nn") and not isinstance(
         module, nn.Sequential | nn.ModuleList | nn.ModuleDict
     )

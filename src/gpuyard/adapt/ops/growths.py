@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from gpuyard.errors import GpuyardError, UserError
 
-Entry = dict[str, Any]
-"""One line of a growth log: plain JSON values, enough to grow a fresh network in the same way."""
+Entry = dict[str, Any]  # one line of a growth log: plain JSON values, enough to grow a fresh network in the same way
 
 
 class Refused(UserError):
@@ -27,47 +26,34 @@ class Site:
     """A place where a network can grow, or the reason why it cannot."""
 
     name: str
-    op: str
-    """deepen or widen."""
-    kind: str
-    """conv1d, conv2d, conv3d, linear, residual, transformer; of what is refused, the class in lower case."""
-    origin: str
-    """The user's layer; what grew from it belongs to it."""
-    position: float
-    """0 is the first layer that is called, 1 the last."""
-    style: str
-    """identity, residual, copy, gated or split: how the function is kept."""
+    op: str  # deepen or widen
+    kind: str  # conv1d, conv2d, conv3d, linear, residual, transformer; of what is refused, the class in lower case
+    origin: str  # the user's layer; what grew from it belongs to it
+    position: float  # 0 is the first layer that is called, 1 the last
+    style: str  # identity, residual, copy, gated or split: how the function is kept
     why_not: str = ""
-    head: bool = False
-    """Its values are the network's own outputs."""
+    head: bool = False  # its values are the network's own outputs
 
 
 @dataclass(slots=True)
 class Growth:
-    """What one operation did."""
-
     entry: Entry
     site: Site
     parameters_before: int
     parameters_after: int
-    difference: dict[str, float] = field(default_factory=dict)
-    """The largest difference of outputs on the example, by mode (eval, train)."""
-    kept: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Of each widened parameter: what it was before, and right after."""
+    difference: dict[str, float] = field(default_factory=dict)  # the largest difference of outputs, by mode
+    kept: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # widened parameters, before and after
 
     @property
     def op(self) -> str:
-        """deepen or widen."""
         return self.site.op
 
     @property
     def style(self) -> str:
-        """How the function was kept."""
         return str(self.entry["style"])
 
     @property
     def added(self) -> int:
-        """Parameters that the network has more than before."""
         return self.parameters_after - self.parameters_before
 
 
@@ -76,22 +62,20 @@ _KEPT = "_gpuyard_growth"
 
 def growth_log(model: nn.Module) -> list[Entry]:
     """What was done to a network, in order; plain JSON values."""
-    return copy.deepcopy(kept(model))
+    return copy.deepcopy(log_entries(model))
 
 
-def kept(model: nn.Module) -> list[Entry]:
-    """The log itself, which lives with the network and goes where it is copied or pickled."""
+def log_entries(model: nn.Module) -> list[Entry]:
+    """The log itself, which lives with the network and is copied and pickled with it."""
     log: list[Entry] = model.__dict__.get(_KEPT, [])
     return log
 
 
-def noted(model: nn.Module, entry: Entry) -> None:
-    """Writes an entry behind the others."""
-    model.__dict__[_KEPT] = [*kept(model), entry]
+def append_entry(model: nn.Module, entry: Entry) -> None:
+    model.__dict__[_KEPT] = [*log_entries(model), entry]
 
 
-def forgotten(model: nn.Module) -> None:
-    """Takes the last entry away."""
-    model.__dict__[_KEPT] = kept(model)[:-1]
+def drop_last_entry(model: nn.Module) -> None:
+    model.__dict__[_KEPT] = log_entries(model)[:-1]
     if not model.__dict__[_KEPT]:
         del model.__dict__[_KEPT]

@@ -14,12 +14,7 @@ from gpuyard.adapt.ops.containers import find
 from gpuyard.adapt.ops.graph import Activation, Piece, Survey, activation, idempotent, is_call, uses
 from gpuyard.adapt.ops.growths import Entry, Refused
 
-KINDS: dict[type[nn.Module], str] = {
-    nn.Conv1d: "conv1d",
-    nn.Conv2d: "conv2d",
-    nn.Conv3d: "conv3d",
-    nn.Linear: "linear",
-}
+KINDS: dict[type[nn.Module], str] = {nn.Conv1d: "conv1d", nn.Conv2d: "conv2d", nn.Conv3d: "conv3d", nn.Linear: "linear"}
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 NORMS = (
     *BATCH_NORMS,
@@ -42,22 +37,22 @@ _PASSING_METHODS = frozenset(("flatten", "view", "reshape", "permute", "transpos
 
 
 def layer_kind(module: nn.Module | None) -> str:
-    """conv1d, conv2d, conv3d or linear; nothing for any other class, nor for a user's own."""
+    """conv1d, conv2d, conv3d or linear; empty for other classes, also for a user's own."""
     return KINDS.get(type(module), "") if module is not None else ""
 
 
 def width(layer: nn.Module) -> int:
-    """How many channels or features a layer gives."""
+    """Output channels or features."""
     return int(layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels)  # type: ignore[arg-type]
 
 
 def depth_in(layer: nn.Module) -> int:
-    """How many channels or features a layer takes."""
+    """Input channels or features."""
     return int(layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels)  # type: ignore[arg-type]
 
 
 def check_layer(survey: Survey, name: str, layer: nn.Module) -> None:
-    """Refuses what cannot be followed by another of its kind."""
+    """Refuse a layer that cannot be followed by another of its kind."""
     check_own(survey, name, layer)
     sizes = tuple(layer.kernel_size) if not isinstance(layer, nn.Linear) else ()  # type: ignore[arg-type]
     if any(size % 2 == 0 for size in sizes):
@@ -68,7 +63,7 @@ def check_layer(survey: Survey, name: str, layer: nn.Module) -> None:
 
 
 def check_own(survey: Survey, name: str, layer: nn.Module) -> None:
-    """Refuses a layer that is called otherwise than once, or whose weight is not its own."""
+    """Refuse a layer that is not called exactly once, or whose weight is not its own."""
     call = survey.calls.get(id(layer))
     if call is None:
         raise Refused(f"'{name}' is not called when the network runs on the example")
@@ -91,7 +86,7 @@ def has_computed_weight(layer: nn.Module) -> bool:
 
 
 def check_weight(model: nn.Module, name: str, shape: Sequence[int]) -> nn.Module:
-    """The layer of that name, if its weight is as large as told."""
+    """The layer of that name, if its weight has this shape."""
     layer = find(model, name)
     weight = layer._parameters.get("weight")
     if not layer_kind(layer) or weight is None or list(weight.shape) != list(shape):
@@ -137,21 +132,19 @@ def layer_entry(survey: Survey, piece: Piece, node: fx.Node, block: str) -> tupl
 
 
 def check_anchor(survey: Survey, name: str, norm: nn.Module) -> None:
-    """Refuses a norm that serves at several places."""
     call = survey.calls.get(id(norm))
     if call is None or call.count > 1:
         raise Refused(f"'{name}' is used {call.count if call else 0} times in one pass: nothing can come behind it")
 
 
 def beyond(survey: Survey, piece: Piece, node: fx.Node) -> fx.Node:
-    """Where a value is after all that grew behind it."""
+    """The node of a value after all that grew behind it."""
     while len(following := uses(node)) == 1 and survey.added(piece, following[0]):
         node = following[0]
     return node
 
 
 def downstream(node: fx.Node) -> Iterator[fx.Node]:
-    """Every node that a value reaches."""
     seen, waiting = {node}, list(node.users)
     while waiting:
         at = waiting.pop()
@@ -162,7 +155,7 @@ def downstream(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _norm_after(survey: Survey, piece: Piece, node: fx.Node) -> fx.Node | None:
-    """The norm that takes all that a layer gives."""
+    """The norm that takes a layer's whole output."""
     following = uses(node)
     if len(following) != 1 or survey.added(piece, following[0]):
         return None
@@ -170,7 +163,7 @@ def _norm_after(survey: Survey, piece: Piece, node: fx.Node) -> fx.Node | None:
 
 
 def _activation_after(piece: Piece, node: fx.Node) -> Activation | None:
-    """The activation that alone takes a value, also behind what an activation can change places with."""
+    """The only activation of a value, also behind operations that commute with activations."""
     while len(following := uses(node)) == 1:
         node = following[0]
         if (chosen := activation(piece, node)) is not None:

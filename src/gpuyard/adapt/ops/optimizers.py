@@ -14,7 +14,7 @@ Kin = Iterable[tuple[nn.Parameter, list[nn.Parameter]]]
 
 
 def check_optimizer(optimizer: Optimizer | None, model: nn.Module) -> None:
-    """Refuses an optimizer that is not of this network, or that cannot take other parameters."""
+    """Refuse an optimizer of another network, or one that cannot take other parameters."""
     if optimizer is None:
         return
     if isinstance(optimizer, LBFGS):
@@ -25,7 +25,7 @@ def check_optimizer(optimizer: Optimizer | None, model: nn.Module) -> None:
 
 
 def join(optimizer: Optimizer, model: nn.Module, kin: Kin) -> None:
-    """Puts new parameters into the groups of those that they are like, where the network's own order has them."""
+    """Put new parameters into the groups of similar ones, in the network's own order."""
     groups: list[dict[str, Any]] = optimizer.param_groups
     place = {id(parameter): number for number, parameter in enumerate(model.parameters())}
     ordered = [_in_order(group["params"], place) for group in groups]
@@ -39,7 +39,6 @@ def join(optimizer: Optimizer, model: nn.Module, kin: Kin) -> None:
 
 
 def leave(optimizer: Optimizer, gone: Iterable[Tensor]) -> None:
-    """Takes parameters out, with their states."""
     ids = {id(parameter) for parameter in gone}
     for group in optimizer.param_groups:
         group["params"][:] = [parameter for parameter in group["params"] if id(parameter) not in ids]
@@ -50,7 +49,7 @@ def leave(optimizer: Optimizer, gone: Iterable[Tensor]) -> None:
 def exchange(
     optimizer: Optimizer, old: nn.Parameter, new: nn.Parameter, resized: Callable[[Tensor], Tensor] | None
 ) -> None:
-    """Puts a parameter in another's place; states of its shape are resized, others are taken over."""
+    """Replace a parameter; states of its shape are resized, others are taken over."""
     for group in optimizer.param_groups:
         group["params"][:] = [new if parameter is old else parameter for parameter in group["params"]]
     if old not in optimizer.state:
@@ -69,7 +68,7 @@ def _in_order(held: list[nn.Parameter], place: dict[int, int]) -> bool:
 
 
 def _home(groups: list[dict[str, Any]], alike: list[nn.Parameter]) -> tuple[int, int]:
-    """Group and place behind the first of these that is held; the end of the first group if none is."""
+    """Group and position behind the first of these that is held; the end of the first group if none is."""
     for relative in alike:
         for number, group in enumerate(groups):
             for at, parameter in enumerate(group["params"]):

@@ -14,10 +14,10 @@ from torch.optim import Adam, Optimizer
 from gpuyard.adapt.ops.containers import Grown, find
 from gpuyard.adapt.ops.depth import insert, take_out
 from gpuyard.adapt.ops.forward_pass import inputs, parameters, undisturbed
-from gpuyard.adapt.ops.growths import Entry, Growth, Refused, forgotten, kept, noted
+from gpuyard.adapt.ops.growths import Entry, Growth, Refused, append_entry, drop_last_entry, log_entries
 from gpuyard.adapt.ops.layers import check_weight
 from gpuyard.adapt.ops.optimizers import leave
-from gpuyard.adapt.ops.width import unwiden, widen_as_told
+from gpuyard.adapt.ops.width import replay_widen, unwiden
 from gpuyard.errors import UserError
 
 _FIELDS: dict[str, dict[str, type]] = {
@@ -31,21 +31,21 @@ _FIELDS: dict[str, dict[str, type]] = {
 
 def rebuild(model: nn.Module, log: Sequence[Entry]) -> nn.Module:
     """Grows a fresh network as the log tells, so that weights of the grown one can be loaded; the same network."""
-    if kept(model) or any(isinstance(module, Grown) for module in model.modules()):
+    if log_entries(model) or any(isinstance(module, Grown) for module in model.modules()):
         raise UserError("the network has grown already: rebuild takes a fresh one")
-    doing: dict[str, Callable[[nn.Module, Entry], Any]] = {"deepen": _deepen_as_told, "widen": widen_as_told}
+    doing: dict[str, Callable[[nn.Module, Entry], Any]] = {"deepen": _replay_deepen, "widen": replay_widen}
     for entry in log:
         _check_form(entry)
         try:
             doing[entry["op"]](model, entry)
         except (UserError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise UserError(f"the growth log is of another network: {error}") from error
-        noted(model, copy.deepcopy(dict(entry)))
+        append_entry(model, copy.deepcopy(dict(entry)))
     return model
 
 
 def _check_form(entry: Any) -> None:
-    """Refuses what no version of ours has written."""
+    """Refuse what no version of gpuyard has written."""
     if not isinstance(entry, dict) or entry.get("op") not in ("deepen", "widen"):
         raise UserError(f"the growth log has an entry that is not known: {entry!r}")
     form = "widen" if entry["op"] == "widen" else "layer" if "layer" in entry else "block"
@@ -54,8 +54,8 @@ def _check_form(entry: Any) -> None:
             raise UserError(f"the growth log has an entry without a proper '{name}': {entry!r}")
 
 
-def _deepen_as_told(model: nn.Module, entry: Entry) -> None:
-    """Checks that the network is the one that was meant, and inserts."""
+def _replay_deepen(model: nn.Module, entry: Entry) -> None:
+    """Check that the network is the right one, and insert."""
     if "layer" in entry:
         check_weight(model, entry["layer"], entry["weight"])
         if entry["norm"]:
@@ -75,7 +75,7 @@ def rollback(model: nn.Module, growth: Growth, optimizer: Optimizer | None = Non
     """Undoes the last growth of a network; what stays keeps the weights that it has now."""
     if not isinstance(growth, Growth):
         raise UserError(f"rollback takes what deepen or widen returned, not a {type(growth).__name__}")
-    log = kept(model)
+    log = log_entries(model)
     if growth.entry not in log:
         raise Refused(f"the network has not grown at '{growth.site.name}' in that way, or that was undone before")
     if log[-1] != growth.entry:
@@ -86,29 +86,28 @@ def rollback(model: nn.Module, growth: Growth, optimizer: Optimizer | None = Non
         added = take_out(model, growth.entry)
         if optimizer is not None:
             leave(optimizer, added.parameters())
-    forgotten(model)
+    drop_last_entry(model)
 
 
 TEMPERATURE = 2.0
 WEIGHT = 0.75
-FADING = 0.25
-"""What the larger network's word counts in the first epoch, and how much of that is left an epoch later."""
+FADING = 0.25  # weight of the larger network in the first epoch, and the part of it that is left an epoch later
 Batches = Iterable[tuple[Any, Tensor]]
 
 
 def shrink(model: nn.Module, steps: int = 1) -> nn.Module:
     """A new network without the last growths; what is left keeps its weights, and copies of channels are folded."""
-    log = kept(model)
+    log = log_entries(model)
     if not 0 < steps <= len(log):
         raise UserError(f"the network has grown {len(log)} times: it cannot shrink by {steps} steps")
     smaller = copy.deepcopy(model)
     for _ in range(steps):
-        entry = kept(smaller)[-1]
+        entry = log_entries(smaller)[-1]
         if entry["op"] == "widen":
             unwiden(smaller, entry, {}, None)
         else:
             take_out(smaller, entry)
-        forgotten(smaller)
+        drop_last_entry(smaller)
     return smaller
 
 
@@ -141,14 +140,13 @@ def distil(
     teacher.eval()
     try:
         with torch.no_grad():
-            told: Tensor = teacher(*given.args, **given.named)
+            taught: Tensor = teacher(*given.args, **given.named)
     finally:
         teacher.train(training)
-    return (1.0 - share) * loss + share * distillation(outputs, told, temperature)
+    return (1.0 - share) * loss + share * distillation(outputs, taught, temperature)
 
 
 def accuracy(model: nn.Module, batches: Batches) -> float:
-    """The share of rows whose class a network gets right."""
     right = rows = 0
     with undisturbed(model), torch.no_grad():
         model.eval()
@@ -170,7 +168,7 @@ def compare_down(
 ) -> dict[str, float]:
     """One epoch of the smaller network under the larger one, against one epoch of a restart; on the same batches."""
     batches, held_out = list(batches), list(held_out)
-    student = shrink(large, len(kept(large)) if steps is None else steps)
+    student = shrink(large, len(log_entries(large)) if steps is None else steps)
     if parameters(fresh) != parameters(student):
         raise UserError(
             f"the fresh network has {parameters(fresh)} parameters and the smaller one {parameters(student)}: "
@@ -191,7 +189,6 @@ def _train(
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
     loss: Callable[[Any], Tensor],
 ) -> None:
-    """One epoch."""
     model.train()
     trained = optimizer(model.parameters())
     for batch in batches:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from gpuyard.adapt.ops.containers import find
 from gpuyard.adapt.ops.forward_pass import check, inputs, parameters, seen
 from gpuyard.adapt.ops.growth_sites import check_model, chosen
-from gpuyard.adapt.ops.growths import Entry, Growth, Refused, Site, noted
+from gpuyard.adapt.ops.growths import Entry, Growth, Refused, Site, append_entry
 from gpuyard.adapt.ops.layers import check_weight, depth_in, width
 from gpuyard.adapt.ops.optimizers import check_optimizer, exchange
 from gpuyard.errors import UserError
@@ -24,15 +24,11 @@ Resized = Callable[[Tensor], Tensor]
 
 
 class _Change(NamedTuple):
-    """One tensor that becomes larger, or smaller again."""
-
     module: nn.Module
     name: str
-    tensor: str
-    """Its full name, by which it is kept."""
+    tensor: str  # its full name, by which it is kept
     values: Resized
-    state: Resized
-    """The same of an optimizer's state."""
+    state: Resized  # the same of an optimizer's state
 
 
 def widen(
@@ -64,12 +60,12 @@ def widen(
     except BaseException:
         unwiden(model, entry, kept, optimizer)
         raise
-    noted(model, entry)
+    append_entry(model, entry)
     return growth
 
 
-def widen_as_told(model: nn.Module, entry: Entry) -> None:
-    """Makes a fresh network as wide as a log tells; its weights are to be loaded."""
+def replay_widen(model: nn.Module, entry: Entry) -> None:
+    """Make a fresh network as wide as a log entry says; its weights are loaded later."""
     layer = check_weight(model, entry["site"], entry["weight"])
     copies = entry["copies"]
     if not copies or not all(isinstance(index, int) and 0 <= index < entry["channels"] for index in copies):
@@ -86,7 +82,7 @@ def widen_as_told(model: nn.Module, entry: Entry) -> None:
 def unwiden(
     model: nn.Module, entry: Entry, kept: dict[str, tuple[Tensor, Tensor]], optimizer: Optimizer | None
 ) -> None:
-    """Folds copies together again; what was not trained meanwhile becomes exactly what it was."""
+    """Fold copies together; what was not trained meanwhile becomes exactly what it was."""
     _resize(model, entry, _narrowed(model, entry, kept), optimizer)
 
 
@@ -100,7 +96,7 @@ def _wanted(channels: int, factor: float, to: int | None) -> int:
 
 
 def _copies(channels: int, wanted: int, seed: int) -> list[int]:
-    """Which channel each new one is a copy of: all in turn, in random order."""
+    """The source channel of each new one: all in turn, in random order."""
     generator = torch.Generator().manual_seed(seed)
     copies: list[int] = []
     while len(copies) < wanted - channels:
@@ -109,13 +105,13 @@ def _copies(channels: int, wanted: int, seed: int) -> list[int]:
 
 
 def _spread(entry: Entry, factor: int) -> Tensor:
-    """Of which number each number of the widened axis is a copy, with so many numbers for each channel."""
+    """The source of each number of the widened axis, with `factor` numbers for each channel."""
     index = torch.tensor([*range(entry["channels"]), *entry["copies"]])
     return (index[:, None] * factor + torch.arange(factor)).flatten()
 
 
 def _parts(model: nn.Module, entry: Entry) -> Iterator[tuple[nn.Module, str, str, Tensor, bool]]:
-    """Every tensor on which channels are counted: module, name, full name, copies, whether it takes them."""
+    """Every tensor with a channel axis: module, name, full name, copies, whether the axis is its input."""
     for path, factor in [[entry["site"], 1], *entry["through"]]:
         module = find(model, path)
         index = _spread(entry, factor)
@@ -143,7 +139,7 @@ def _selected(values: Tensor, index: Tensor, axis: int) -> Tensor:
 
 
 def _shared_out(index: Tensor, generator: torch.Generator) -> Resized:
-    """Weights of copies add up to that of the channel, unevenly, so that copies do not learn the same for ever."""
+    """Weights of copies add up to that of the channel, unevenly, so that copies learn different things."""
 
     def share(weight: Tensor) -> Tensor:
         wide = weight[:, index].double()
@@ -155,7 +151,7 @@ def _shared_out(index: Tensor, generator: torch.Generator) -> Resized:
 
 
 def _narrowed(model: nn.Module, entry: Entry, kept: dict[str, tuple[Tensor, Tensor]]) -> Iterator[_Change]:
-    """What each tensor becomes when copies are folded: those who take them add up, the others are averaged."""
+    """What each tensor becomes when copies are folded: inputs are added up, outputs averaged."""
     for module, name, tensor, index, takes in _parts(model, entry):
         axis, size = int(takes), int(index.max()) + 1
         folded = _folded(index, axis, size, takes, kept.get(tensor))
@@ -181,7 +177,7 @@ def _folded(index: Tensor, axis: int, size: int, takes: bool, kept: tuple[Tensor
 def _resize(
     model: nn.Module, entry: Entry, changes: Iterator[_Change], optimizer: Optimizer | None
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Puts the resized tensors in place, tells modules and the optimizer; what each was and is."""
+    """Put the resized tensors in place, in modules and in the optimizer; each before and after."""
     kept = {}
     with torch.no_grad():
         for change in list(changes):
@@ -196,7 +192,7 @@ def _resize(
             else:
                 setattr(change.module, change.name, new)
     for path in (entry["site"], *(path for path, _ in (*entry["through"], *entry["into"]))):
-        _tell_sizes(find(model, path))
+        _update_sizes(find(model, path))
     return kept
 
 
@@ -206,8 +202,7 @@ def _weight(module: nn.Module) -> Tensor:
     return weight
 
 
-def _tell_sizes(module: nn.Module) -> None:
-    """Sets what a module says about its sizes by those of its weights."""
+def _update_sizes(module: nn.Module) -> None:
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         known = module.running_mean if module.running_mean is not None else module.weight
         if known is not None:

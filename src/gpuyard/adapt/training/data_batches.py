@@ -18,8 +18,6 @@ from gpuyard.errors import UserError
 
 
 class Batches(Protocol):
-    """Where a training gets its next batch from."""
-
     @property
     def per_epoch(self) -> int: ...
     def next(self) -> tuple[Any, Any]: ...
@@ -29,7 +27,6 @@ class Batches(Protocol):
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Tensors, or tuples of them, where the network is."""
     if isinstance(value, Tensor):
         return value.to(device, non_blocking=True)
     if isinstance(value, tuple | list):
@@ -45,7 +42,7 @@ def pair(batch: Any) -> tuple[Any, Any]:
 
 
 class _Order:
-    """A new permutation for every epoch, from a generator of its own."""
+    """A new permutation for every epoch, from its own generator."""
 
     def __init__(self, number: int, batch: int, seed: int) -> None:
         if number < 1:
@@ -53,7 +50,7 @@ class _Order:
         if batch < 1:
             raise UserError(f"a batch has at least 1 sample, not {batch}")
         self.number, self.batch = number, min(batch, number)
-        self.per_epoch = max(1, number // self.batch)  # what does not fill a batch waits for another epoch
+        self.per_epoch = max(1, number // self.batch)  # the rest waits for another epoch
         self._generator = torch.Generator().manual_seed(seed)
         self.epoch, self.place = 0, 0
         self._before = self._generator.get_state()
@@ -64,7 +61,6 @@ class _Order:
         return torch.randperm(self.number, generator=self._generator)
 
     def next(self) -> Tensor:
-        """The numbers of the samples of the next batch."""
         if self.place == self.per_epoch:
             self.epoch, self.place = self.epoch + 1, 0
             self.permutation = self._shuffled()
@@ -73,7 +69,7 @@ class _Order:
         return self.permutation[first : first + self.batch]
 
     def state(self) -> dict[str, Any]:
-        """As little as tells it: the generator before this epoch's permutation."""
+        """The generator before this epoch's permutation, and the position."""
         return {"generator": self._before.clone(), "epoch": self.epoch, "place": self.place}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -83,7 +79,7 @@ class _Order:
 
 
 class TensorBatches:
-    """Data that are tensors: the quickest, since no sample is touched one by one."""
+    """Data as tensors: the fastest, since no sample is touched one by one."""
 
     def __init__(self, tensors: Sequence[Tensor], batch: int, seed: int, device: torch.device) -> None:
         if len({len(tensor) for tensor in tensors}) > 1:
@@ -119,7 +115,7 @@ class TensorBatches:
 
 
 class DatasetBatches:
-    """A dataset, or the one of a DataLoader, which keeps its workers and its way of collating."""
+    """A dataset, or that of a DataLoader, which keeps its workers and its collate function."""
 
     def __init__(
         self, data: Dataset[Any], batch: int, seed: int, device: torch.device, loader: DataLoader[Any] | None = None
@@ -143,7 +139,7 @@ class DatasetBatches:
         return pair(to_device(next(self._coming), self.device))
 
     def _workers(self) -> Iterator[Any]:
-        """Let the workers make what is left of this epoch, or of the next if nothing is."""
+        """Let the workers make the rest of this epoch, or the next one if nothing is left."""
         assert self._loader is not None
         first = self._order.next()
         rest, size = self._order.permutation[(self._order.place) * self._order.batch :], self._order.batch
@@ -174,7 +170,7 @@ class DatasetBatches:
 
 
 class StreamBatches:
-    """Anything that can be iterated again and again; to take it up, what was had before is skipped."""
+    """Any repeatable iterable; a resumed training skips what it had before."""
 
     def __init__(self, stream: Iterable[Any], device: torch.device) -> None:
         self._stream, self.device = stream, device
@@ -215,7 +211,7 @@ class StreamBatches:
 
 
 def make_batches(data: Any, batch: int, seed: int, device: torch.device) -> Batches:
-    """Batches of whatever the data are: tensors, a dataset, a DataLoader, or anything that gives batches."""
+    """Batches of tensors, a dataset, a DataLoader, or any repeatable iterable."""
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, tuple | list) and len(data) >= 2 and all(isinstance(one, Tensor) for one in data):
@@ -229,30 +225,26 @@ def make_batches(data: Any, batch: int, seed: int, device: torch.device) -> Batc
     raise UserError("training data are tensors (x, y), a dataset, or a DataLoader")
 
 
-CHUNK = 250
-"""Samples at a time."""
+CHUNK = 250  # samples at a time
 
 Metric = Callable[[Any, Any], float]
 
 
 @dataclass(frozen=True)
 class Score:
-    """What came out, and of how many samples."""
-
     accuracy: float
     loss: float
     samples: int
 
 
 def accuracy(outputs: Any, targets: Any) -> float:
-    """The share of samples whose class is right."""
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or targets.is_floating_point():
         raise UserError("accuracy needs classes: one score for each, and whole numbers as targets; give a metric=")
     return int((outputs.argmax(1) == targets).sum()) / max(1, len(targets))
 
 
 class Validation:
-    """Data to validate with: tensors (x, y), a dataset, a DataLoader, or anything that gives batches."""
+    """Data to validate with: tensors (x, y), a dataset, a DataLoader, or a repeatable iterable of batches."""
 
     def __init__(
         self, data: Any, loss: Callable[[Any, Any], Tensor], metric: Metric, device: torch.device, chunk: int = CHUNK
@@ -268,7 +260,7 @@ class Validation:
 
     @property
     def samples(self) -> int:
-        """How many there are; 0 if that is not known."""
+        """Number of samples; 0 if unknown."""
         if self._tensors is not None:
             return len(self._tensors[0])
         data = self._data.dataset if isinstance(self._data, DataLoader) else self._data
@@ -287,7 +279,7 @@ class Validation:
         return stream
 
     def score(self, model: nn.Module, late: Callable[[int], bool] | None = None, most: int = 0) -> Score:
-        """Look at all samples, or at about `most` of them, or at as many as were seen when it is late."""
+        """Score all samples, or about `most` of them, or as many as were seen when it is late."""
         training, right, lost, seen = model.training, 0.0, 0.0, 0
         model.eval()
         try:
@@ -309,33 +301,26 @@ class Validation:
 
 
 def _in_order(data: Dataset[Any], chunk: int, collate: Callable[[list[Any]], Any]) -> Iterator[Any]:
-    """A dataset in chunks, without a DataLoader, which would draw from everybody's random numbers."""
+    """A dataset in chunks, without a DataLoader, which would draw from the global random numbers."""
     number = len(data)  # type: ignore[arg-type]
     for first in range(0, number, chunk):
         yield collate([data[k] for k in range(first, min(first + chunk, number))])
 
 
-KEPT = "evaluation"
-"""The name under which a budget keeps time for it."""
-ROOM = 0.03
-"""Of the budget: what must be left after an evaluation, so that the learning rate still comes to its end."""
-SHARE = 0.05
-"""Of the time: what evaluations may take on the way. Where all samples would take more, some must do."""
-GLANCE = 0.02
-"""Of what is left: what an evaluation for a decision may take."""
-FEWEST = 100
-"""Samples that tell something."""
+KEPT = "evaluation"  # the name under which a budget keeps time for it
+ROOM = 0.03  # part of the budget that must be left after an evaluation, for the learning rate to come to its end
+SHARE = 0.05  # part of the time for evaluations on the way; if all samples would take more, some are used
+GLANCE = 0.02  # part of the time left for an evaluation before a decision
+FEWEST = 100  # samples that tell something
 
 
-class Examiner:
-    """Who evaluates, and knows how it went so far."""
+class Evaluator:
+    """Evaluates the network within the budget, and keeps the results."""
 
     def __init__(self, validation: Validation, budget: Budget) -> None:
         self._validation, self._budget = validation, budget
-        self.points: list[tuple[float, float]] = []
-        """Time and accuracy of each evaluation."""
-        self.samples, self.loss, self.step = 0, math.nan, -1
-        """Of the last one: how many samples, which loss, after which step."""
+        self.points: list[tuple[float, float]] = []  # time and accuracy of each evaluation
+        self.samples, self.loss, self.step = 0, math.nan, -1  # samples, loss and step of the last one
         self._most = 0
 
     @property
@@ -344,12 +329,12 @@ class Examiner:
         return self.points[-1][1] if self.points else math.nan
 
     def plan(self, interval: float) -> float:
-        """Let evaluations be so far apart; how far they have to be, if even the fewest samples take too long."""
+        """Set the interval of evaluations; returns a longer one if even the fewest samples take too long."""
         self._most = self._affordable(SHARE * interval)
         return self._takes(self._most) / SHARE
 
     def _affordable(self, seconds: float) -> int:
-        """How many samples can be looked at in that time, but no fewer than tell something; 0: all."""
+        """Samples that can be evaluated in that time, but no fewer than are meaningful; 0: all."""
         whole, number = self._budget.kept(KEPT), self._validation.samples
         if whole <= seconds or not number:
             return 0
@@ -366,12 +351,12 @@ class Examiner:
         return budget.exact or left > max(ROOM * budget.total, 5 * budget.times.high)
 
     def probe(self, model: nn.Module) -> None:
-        """Find out what an evaluation takes by a part of it; on a virtual clock it takes nothing."""
+        """Measure the time of an evaluation by a part of it; on a virtual clock it takes none."""
         if not self._budget.exact:
             self._timed(model, min(FEWEST, self._validation.samples))
 
     def _timed(self, model: nn.Module, most: int, late: Callable[[int], bool] | None = None) -> Score:
-        """Evaluate, and keep as much time for the last one as all samples would take."""
+        """Evaluate, and keep time for the last evaluation, of all samples."""
         began = self._budget.clock.now()
         with self._budget.aside():
             score = self._validation.score(model, late, most)
@@ -379,8 +364,8 @@ class Examiner:
         self._budget.keep(KEPT, took * max(1.0, self._validation.samples / score.samples))
         return score
 
-    def examine(self, model: nn.Module, step: int, *, last: bool = False, decision: bool = False) -> Score:
-        """Find out how good the network is now; at the end by all samples, as far as the time goes."""
+    def evaluate(self, model: nn.Module, step: int, *, last: bool = False, decision: bool = False) -> Score:
+        """Evaluate the network; at the end by all samples, as far as the time allows."""
         budget = self._budget
         began, end = budget.used, budget.total - budget.kept("checkpoint")
 
@@ -396,11 +381,9 @@ class Examiner:
         return score
 
     def state(self) -> dict[str, Any]:
-        """All of it as plain values."""
         points = [list(point) for point in self.points]
         return {"points": points, "samples": self.samples, "loss": self.loss, "step": self.step}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on where that was."""
         self.points = [(time, accuracy) for time, accuracy in state["points"]]
         self.samples, self.loss, self.step = state["samples"], state["loss"], state["step"]

@@ -1,4 +1,4 @@
-"""Growth of a training's network: the options, their prices, and the situation that a decider sees."""
+"""Growth of a training's network: the options, their prices, and the learning curve that growth is judged by."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,48 +16,34 @@ from torch.optim import Adam, Optimizer
 
 from gpuyard.adapt import ops
 from gpuyard.adapt.budget import Budget
-from gpuyard.adapt.decisions import UNKNOWN, Option, Situation
+from gpuyard.adapt.decisions import UNKNOWN, Option
+from gpuyard.adapt.ops.forward_pass import parameters
 from gpuyard.adapt.training.snapshots import load_random_state, random_state
 
-if TYPE_CHECKING:
-    from gpuyard.adapt.training.trainer import BudgetedTrainer
-
-
-TRIED = 2
-"""Steps that a grown copy is timed by, after one that is not counted."""
-AFFORDABLE = 0.02
-"""Of what is left: what finding out about prices may take."""
+TRIED = 2  # steps that a grown copy is timed by, after one that is not counted
+AFFORDABLE = 0.02  # part of the time left that finding prices may take
 
 OptimizerOf = Callable[[Any], Optimizer]
 
 
 def adam(parameters: Any) -> Optimizer:
-    """The optimizer if none is said."""
     return Adam(parameters, lr=1e-3)
 
 
-def parameters(model: nn.Module) -> int:
-    """How many numbers a network has to learn."""
-    return sum(one.numel() for one in model.parameters())
-
-
 def grow(model: nn.Module, option: Option, example: Any, optimizer: Optimizer) -> None:
-    """Do what was decided, in place."""
     operation = ops.widen if option.op == "widen" else ops.deepen
     operation(model, option.site, example=example, optimizer=optimizer)
 
 
 @dataclass(frozen=True)
 class Price:
-    """What growing somewhere would cost."""
-
     cost_ratio: float = UNKNOWN
     params_ratio: float = UNKNOWN
     timed: bool = False
 
 
 class Prices:
-    """What each option costs: by a cost function, or by timing a few steps of a grown copy. Remembered by structure."""
+    """The cost of each option: by a cost function, or by timing steps of a grown copy. Cached by structure."""
 
     def __init__(
         self,
@@ -68,20 +54,20 @@ class Prices:
     ) -> None:
         self._optimizer, self._loss, self._cost = optimizer, loss, cost
         self.known: dict[str, Price] = {} if known is None else known
-        self._copying = 0.0  # what making a grown copy takes, by the budget's clock
+        self._copying = 0.0  # time of making a grown copy, by the budget's clock
         self._seconds: dict[str, float] = {}
 
     def options(
         self, model: nn.Module, example: Any, batch: tuple[Any, Any], budget: Budget, names: tuple[str, ...]
     ) -> tuple[Option, ...]:
-        """All that could be done now, with its price as far as there is time to find it out."""
+        """All options now, with prices as far as there is time to find them out."""
         log = ops.growth_log(model)
         structure = json.dumps(log, sort_keys=True)
         found = [site for site in ops.sites(model, example, ops=names) if not site.why_not and not site.head]
         timed = not budget.exact and self._affordable(len(found), budget, timed=True)
         keys = [f"{structure} {site.op} {site.name}" for site in found]
         asked = [k for k, key in enumerate(keys) if key not in self.known or (timed and not self.known[key].timed)]
-        before = random_state() if asked else {}  # a copy's dropout must not shift everybody's random numbers
+        before = random_state() if asked else {}  # a copy's dropout must not shift the global random numbers
         for number, k in enumerate(asked):
             if not budget.exact and not self._affordable(len(asked) - number, budget):
                 break
@@ -91,7 +77,7 @@ class Prices:
         return tuple(_option(k, site, self.known.get(keys[k], Price()), log) for k, site in enumerate(found))
 
     def _affordable(self, number: int, budget: Budget, timed: bool = False) -> bool:
-        """Whether so many copies take little of what is left; a step of a grown one may take twice as long."""
+        """Whether that many copies take little of the time left; a step of a grown one may take twice as long."""
         steps = (TRIED + 1) * (2 * number + 1) * budget.step_time if timed else 0.0
         return number * self._copying + steps <= AFFORDABLE * budget.left
 
@@ -112,7 +98,7 @@ class Prices:
         return Price(ratio, parameters(grown) / max(1, parameters(model)), batch is not None)
 
     def _timed(self, model: nn.Module, batch: tuple[Any, Any]) -> float:
-        """What a step of it takes: the quickest of a few, since what disturbs only makes them slower."""
+        """Seconds of a step: the quickest of a few, since disturbances only make them slower."""
         inputs, targets = batch
         optimizer, best = self._optimizer(model.parameters()), math.inf
         for number in range(TRIED + 1):
@@ -133,16 +119,14 @@ def _option(number: int, site: Any, price: Price, log: list[dict[str, Any]]) -> 
     return Option(number, site.name, site.op, price.cost_ratio, site.position, grown, price.params_ratio, site.kind)
 
 
-RECENT = 5
-"""Evaluations that the slope is taken from."""
-_TIMES = tuple(2.0**power for power in range(-5, 4))
-"""Time constants that are tried, relative to the time so far."""
+RECENT = 5  # evaluations that the slope is taken from
+_TIMES = tuple(2.0**power for power in range(-5, 4))  # time constants that are tried, relative to the time so far
 
 Points = Sequence[tuple[float, float]]
 
 
 def line(points: Points) -> tuple[float, float]:
-    """Level at 0 and slope of the line nearest to them; nan if there is none."""
+    """Level at 0 and slope of a fitted line; nan if there is none."""
     number = len(points)
     if number < 2:
         return math.nan, math.nan
@@ -155,12 +139,12 @@ def line(points: Points) -> tuple[float, float]:
 
 
 def slope(points: Points) -> float:
-    """Accuracy per unit of time, lately; nan with fewer than two evaluations."""
+    """Recent accuracy per unit of time; nan with fewer than two evaluations."""
     return line(points[-RECENT:])[1]
 
 
 def noise(points: Points, samples: int) -> float:
-    """Standard deviation of one evaluation: by how the last ones scatter, but no less than chance makes it."""
+    """Standard deviation of one evaluation: by the scatter of the last ones, but no less than by chance."""
     if not points:
         return math.nan
     level = min(1.0, max(0.0, points[-1][1]))
@@ -172,7 +156,7 @@ def noise(points: Points, samples: int) -> float:
 
 
 def saturating(points: Points) -> tuple[float, float, float] | None:
-    """Ceiling, height and time constant of the curve `ceiling - height * exp(-time / constant)` nearest to them."""
+    """Ceiling, height and time constant of the fitted curve `ceiling - height * exp(-time / constant)`."""
     if len(points) < 3 or points[-1][0] <= 0:
         return None
     best: tuple[float, tuple[float, float, float]] | None = None
@@ -188,7 +172,7 @@ def saturating(points: Points) -> tuple[float, float, float] | None:
 
 
 def gain_per_second(points: Points, end: float) -> float:
-    """What the accuracy would gain by one more second after the end, if its course goes on as it did; 0 if unknown."""
+    """Accuracy that one more second after the end would add, if the curve continues; 0 if unknown."""
     found = saturating(points)
     if found is None:
         return 0.0
@@ -197,31 +181,8 @@ def gain_per_second(points: Points, end: float) -> float:
 
 
 def headroom(device: torch.device) -> float:
-    """The share of the GPU's memory that is free; 1 where there is no GPU."""
+    """The share of the GPU's memory that is free; 1 without a GPU."""
     if device.type != "cuda":
         return 1.0
     free, total = torch.cuda.mem_get_info(device)
     return free / total
-
-
-def situation(trainer: BudgetedTrainer, options: tuple[Option, ...]) -> Situation:
-    """A training as it is now, with what could be done."""
-    budget, examiner = trainer.budget, trainer.examiner
-    by_fraction = [(time / budget.total, accuracy) for time, accuracy in examiner.points]
-    step = trainer.step_cost if budget.exact else budget.step_time
-    left = budget.end - budget.used
-    return Situation(
-        time_left=budget.left,
-        time_total=budget.total,
-        steps_left=max(0.0, left / step) if step > 0 else UNKNOWN,
-        steps_done=float(trainer.steps),
-        accuracy=examiner.accuracy,
-        slope=slope(by_fraction),
-        headroom=headroom(trainer.device),
-        grown=len(ops.growth_log(trainer.model)),
-        decision=trainer.agenda.asked,
-        decisions=trainer.agenda.asking.decisions,
-        noise=noise(examiner.points, examiner.samples),
-        loss_gap=examiner.loss - trainer.train_loss,
-        options=options,
-    )

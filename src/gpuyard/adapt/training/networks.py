@@ -47,7 +47,7 @@ def cnn2(channels: int = 3, classes: int = 10) -> nn.Module:
 
 
 def strided(channels: int = 1, width: int = 16, classes: int = 10) -> nn.Module:
-    """Two convolutions of stride 2: quick on images, and short-sighted until it is deepened."""
+    """Two convolutions of stride 2: quick on images, with a small receptive field until it is deepened."""
     return nn.Sequential(
         *_conv2d(channels, width, 2), *_conv2d(width, 2 * width, 2), *_pooled(2 * width, classes)
     )  # fmt: skip
@@ -71,7 +71,6 @@ def flat1d(length: int = 40, width: int = 16, classes: int = 10) -> nn.Module:
 
 
 def mlp(features: int = 40, width: int = 64, layers: int = 2, classes: int = 10) -> nn.Module:
-    """Linear layers of one width, with ReLU between them."""
     if layers < 1:
         raise UserError(f"an mlp needs at least one hidden layer, not {layers}")
     parts: list[nn.Module] = [nn.Flatten()]
@@ -86,7 +85,7 @@ NETWORKS: Mapping[str, Network] = {
 
 
 def make_network(name: str, settings: Mapping[str, Any], folder: Path) -> nn.Module:
-    """The network of a job: one of ours, or what `file.py:function` returns; files are looked for in a folder."""
+    """A built-in network, or what `file.py:function` returns; files are looked for in a folder."""
     make = from_file(name, folder) if ".py:" in name else NETWORKS.get(name)
     if make is None:
         raise UserError(
@@ -100,7 +99,7 @@ def make_network(name: str, settings: Mapping[str, Any], folder: Path) -> nn.Mod
 
 
 def call(function: Callable[..., Any], settings: Mapping[str, Any], what: str) -> Any:
-    """Call a function with settings out of a file; those that it does not have are told."""
+    """Call a function with settings from a file; unknown settings are an error."""
     try:
         inspect.signature(function).bind(**settings)
     except TypeError as error:
@@ -110,12 +109,11 @@ def call(function: Callable[..., Any], settings: Mapping[str, Any], what: str) -
         return function(**settings)
     except UserError:
         raise
-    except Exception as error:  # settings that make no sense, or somebody's own code: anything may come out of it
+    except Exception as error:  # bad settings, or the user's own code, which may raise anything
         raise UserError(f"{what} cannot be made of these settings: {type(error).__name__}: {error}") from error
 
 
 def from_file(text: str, folder: Path) -> Callable[..., Any]:
-    """The function that `path/to/file.py:name` stands for."""
     file, _, name = text.rpartition(":")
     path = (folder / file).resolve()
     if not path.is_file():
@@ -128,7 +126,7 @@ def from_file(text: str, folder: Path) -> Callable[..., Any]:
         sys.path.insert(0, str(path.parent))  # as if it were run: it may import what lies beside it
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # somebody's own code: anything may come out of it
+    except Exception as error:  # the user's own code may raise anything
         raise UserError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     found = getattr(module, name, None)
     if not callable(found):
@@ -138,7 +136,7 @@ def from_file(text: str, folder: Path) -> Callable[..., Any]:
 
 
 def operations(model: nn.Module, example: Tensor) -> int:
-    """Multiply-accumulates of a forward pass over the example; the model is left as it is."""
+    """Multiply-accumulates of a forward pass over the example; the model stays as it is."""
     was = model.training
     model.eval()
     try:
@@ -150,15 +148,13 @@ def operations(model: nn.Module, example: Tensor) -> int:
 
 
 def relative_cost(base: nn.Module, example: Tensor) -> Callable[[nn.Module], float]:
-    """A function that gives what a step of a network costs in steps of the base, as that is now."""
+    """A function that gives the cost of a network's step in steps of the base, as that is now."""
     unit = operations(base, example)
     return lambda model: operations(model, example) / unit
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Inputs and what they are."""
-
     inputs: Tensor
     labels: Tensor
 
@@ -168,7 +164,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What is trained on, what decisions are made by, and what nobody sees before the end."""
+    """Data for training, for decisions, and for the final test."""
 
     train: Split
     validation: Split
@@ -176,7 +172,7 @@ class Data:
 
 
 def mnist5k(channels: int = 1, size: int = 28, validation: int = 500, test: int = 1000) -> Data:
-    """Handwritten digits: 5,000 images, in as many (equal) channels, padded to a size."""
+    """Handwritten digits: 5,000 images, with equal channels, padded to a size."""
     if size < 28 or size % 2:
         raise UserError(f"images of mnist5k are padded to an even size of 28 or more, not {size}")
     images, labels = _mnist_images()
@@ -185,7 +181,7 @@ def mnist5k(channels: int = 1, size: int = 28, validation: int = 500, test: int 
 
 
 def mnist1d(samples: int = 5000, validation: int = 500, test: int = 1000) -> Data:
-    """MNIST-1D: signals of 40 values that stand for digits, made up anew in about two seconds."""
+    """MNIST-1D: signals of 40 values that stand for digits, generated in about two seconds."""
     return _parted(*_signals(samples), validation, test)
 
 
@@ -193,7 +189,7 @@ DATA_SETS: Mapping[str, Callable[..., Data]] = {"mnist5k": mnist5k, "mnist1d": m
 
 
 def make_data(name: str, settings: Mapping[str, Any], folder: Path) -> Data:
-    """The data of a job: some of ours, or what `file.py:function` returns."""
+    """Built-in data, or what `file.py:function` returns."""
     make = from_file(name, folder) if ".py:" in name else DATA_SETS.get(name)
     if make is None:
         raise UserError(
@@ -219,7 +215,7 @@ def _split(name: str, part: Any) -> Split:
 
 
 def _parted(inputs: Tensor, labels: Tensor, validation: int, test: int) -> Data:
-    """The last are for the test, those before them to validate; the order is mixed already."""
+    """The last are for the test, those before them for validation; the order is mixed already."""
     train = len(labels) - validation - test
     if min(train, validation, test) < 1:
         raise UserError(f"{len(labels):,} samples leave none to train on if {validation} validate and {test} test")

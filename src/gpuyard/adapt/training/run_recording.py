@@ -19,16 +19,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuyard.adapt.agent.decision_trees import FORMAT, VERSION
-from gpuyard.adapt.training.run_trees import Actions, Row, Tree, word_of
+from gpuyard.adapt.training.run_trees import Actions, Row, Tree, node_name
 from gpuyard.adapt.training_job import Job, read_text
 from gpuyard.api.types import OVER, Wishes
 from gpuyard.client.client import Client
 from gpuyard.errors import UserError
 
 HEADER = {"format": FORMAT, "version": VERSION}
-_LOOK = 0.5  # seconds between looks at how far others are
-Watch = Callable[[float, int], None]
-"""Told how many trees are complete, and of how many."""
+_PROCESS_POLL = 0.5  # seconds between looks at how far others are
+Watch = Callable[[float, int], None]  # called with the number of complete trees, and of all
 
 
 @dataclass
@@ -38,18 +37,16 @@ class Recording:
     path: Path
     jobs: Sequence[Job]
     seeds: int
-    trees: list[Tree] = field(default_factory=list)
-    """Those that are not in the file yet."""
+    trees: list[Tree] = field(default_factory=list)  # those that are not in the file yet
 
     @property
     def parts(self) -> Path:
-        """Where trees grow."""
         return self.path.with_name(f"{self.path.name}.parts")
 
     @staticmethod
     def begun(path: Path, jobs: Sequence[Job], seeds: int) -> Recording:
-        """A recording, new or one that goes on; what the file has already is not recorded again."""
-        known = _known(path)
+        """A new or a continued recording; what the file has already is not recorded again."""
+        known = _read_known(path)
         recording = Recording(path, [job for one in jobs for job in one.to_record()], seeds)
         names = [job.name for job in recording.jobs]
         if twice := {name for name in names if names.count(name) > 1}:
@@ -68,7 +65,6 @@ class Recording:
         return recording
 
     def begin(self) -> None:
-        """Make the file and the folders."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self.path.exists():
             self.path.write_text(json.dumps(HEADER) + "\n")
@@ -76,7 +72,7 @@ class Recording:
             tree.begin()
 
     def complete(self, tree: Tree) -> None:
-        """Write what came of a tree, all of it or nothing, and forget the tree."""
+        """Write a tree's rows at once, and remove the tree."""
         text = "".join(json.dumps({**row, "job": tree.job.hash}) + "\n" for row in tree.rows())
         with self.path.open("a") as file:
             file.write(text)
@@ -85,13 +81,12 @@ class Recording:
         shutil.rmtree(tree.folder)
 
     def end(self) -> None:
-        """Nothing grows any more."""
         if self.parts.exists() and not any(self.parts.iterdir()):
             self.parts.rmdir()
 
 
-def _known(path: Path) -> dict[tuple[str, int], str]:
-    """Which environments and seeds are in a file, and of which job; a line that was cut off is taken away."""
+def _read_known(path: Path) -> dict[tuple[str, int], str]:
+    """Environments and seeds of a file with the hash of their job; a line that was cut off is removed."""
     if not path.exists():
         return {}
     if path.is_dir():
@@ -107,11 +102,11 @@ def _known(path: Path) -> dict[tuple[str, int], str]:
             raise UserError(f"{path}, line {number + 1}: this is no JSON; record into another file") from None
     if lines and (not rows or rows[0] != HEADER):
         raise UserError(f"{path} is no recording of gpuyard; record into another file")
-    return _whole(path, lines, rows)
+    return _drop_cut_off(path, lines, rows)
 
 
-def _whole(path: Path, lines: list[str], rows: list[Row]) -> dict[tuple[str, int], str]:
-    """What is there in full; trees are written at once, so only the last can be cut off, and is taken away."""
+def _drop_cut_off(path: Path, lines: list[str], rows: list[Row]) -> dict[tuple[str, int], str]:
+    """What is complete; trees are written at once, so only the last can be cut off, and is removed."""
     known = {(str(row["environment"]), int(row["seed"])): str(row.get("job", "")) for row in rows[1:]}
     if len(rows) == len(lines) and (not lines or lines[-1].endswith("\n")):
         return known
@@ -126,7 +121,6 @@ def _whole(path: Path, lines: list[str], rows: list[Row]) -> dict[tuple[str, int
 
 
 def grow_local(recording: Recording, processes: int, watch: Watch) -> None:
-    """Grow all trees by processes of this machine."""
     total = len(recording.trees)
     if processes <= 1 or total <= 1:
         for number, tree in enumerate(recording.trees):
@@ -150,7 +144,7 @@ def _gather(recording: Recording, futures: dict[Future[None], Tree], watch: Watc
     total, open_ = len(futures), set(futures)
     while open_:
         watch(total - len(open_), total)
-        done, open_ = wait(open_, timeout=_LOOK, return_when=FIRST_COMPLETED)
+        done, open_ = wait(open_, timeout=_PROCESS_POLL, return_when=FIRST_COMPLETED)
         for future in done:
             try:
                 future.result()
@@ -165,38 +159,33 @@ def _grow(tree: Tree) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a recording."""
     return [json.loads(line) for line in read_text(path).splitlines()[1:]]
 
 
 def savings(rows: Iterable[Row]) -> tuple[float, float]:
-    """CPU seconds that were spent, and that would have been with a training of its own for every way."""
+    """CPU seconds that were spent, and those with a training of its own for every sequence."""
     spent = alone = 0.0
     for row in rows:
         spent, alone = spent + float(row["seconds"]), alone + float(row["alone"])
     return spent, alone
 
 
-_POLL = 1.0  # seconds between looks at the jobs
-_MOST = 200  # jobs at a time: the queue is everybody's
+_JOB_POLL = 1.0  # seconds between looks at the jobs
+_MOST_JOBS = 200  # jobs at a time: others use the queue, too
 
 
 @dataclass
-class _Growing:
-    """A tree, and what of it is queued or still to be."""
-
+class _QueuedTree:
     tree: Tree
     ready: list[Actions] = field(default_factory=lambda: [()])
-    queued: dict[str, Actions] = field(default_factory=dict)
-    """Nodes by the ids of their jobs."""
+    queued: dict[str, Actions] = field(default_factory=dict)  # nodes by the ids of their jobs
 
     @property
     def grown(self) -> bool:
-        """Whether nothing is left to be done."""
         return not self.ready and not self.queued
 
     def look(self) -> None:
-        """Go past all nodes that were visited before."""
+        """Skip all nodes that were visited before."""
         waiting, self.ready = self.ready, []
         while waiting:
             actions = waiting.pop()
@@ -210,12 +199,12 @@ class _Growing:
 
 def grow_queued(recording: Recording, client: Client, wishes: Wishes, watch: Watch) -> None:
     """Grow all trees by jobs of the queue; returns when all are complete."""
-    growing = [_Growing(tree) for tree in recording.trees]
+    growing = [_QueuedTree(tree) for tree in recording.trees]
     total, open_ = len(growing), list(growing)
     for one in growing:
         one.look()
     while open_:
-        room = _MOST - sum(len(one.queued) for one in open_)
+        room = _MOST_JOBS - sum(len(one.queued) for one in open_)
         for one in open_:
             room -= _queue(one, client, wishes, room)
         for one in [one for one in open_ if one.grown]:
@@ -223,14 +212,14 @@ def grow_queued(recording: Recording, client: Client, wishes: Wishes, watch: Wat
             open_.remove(one)
         watch(total - len(open_), total)
         if open_:
-            time.sleep(_POLL)
+            time.sleep(_JOB_POLL)
             states = {job["id"]: job["state"] for job in client.jobs()}
             for one in open_:
                 _poll_jobs(one, client, states)
 
 
-def _queue(one: _Growing, client: Client, wishes: Wishes, room: int) -> int:
-    """Queue what can begin; how many jobs that were."""
+def _queue(one: _QueuedTree, client: Client, wishes: Wishes, room: int) -> int:
+    """Queue what can begin; returns the number of jobs."""
     now, one.ready = one.ready[: max(room, 0)], one.ready[max(room, 0) :]
     for actions in now:
         one.queued[_submitted(one.tree, actions, client, wishes)] = actions
@@ -238,8 +227,8 @@ def _queue(one: _Growing, client: Client, wishes: Wishes, room: int) -> int:
 
 
 def _submitted(tree: Tree, actions: Actions, client: Client, wishes: Wishes) -> str:
-    """The job of a node: the one that was queued before if it may still come to something, or else a new one."""
-    folder, node = str(tree.folder.resolve()), word_of(actions)
+    """The job of a node: the one that was queued before if it may still succeed, or else a new one."""
+    folder, node = str(tree.folder.resolve()), node_name(actions)
     command = [sys.executable, "-m", "gpuyard", "adapt", "visit", folder, node]
     wishes = {**wishes, "name": f"{tree.folder.name}/{node}"[-200:]}
     key = hashlib.sha256(f"{folder} {tree.job.hash} {node}".encode()).hexdigest()[:32]
@@ -253,8 +242,7 @@ def _visited(tree: Tree, actions: Actions) -> bool:
     return tree.row_file(actions).exists() or tree.state_file(actions).exists()
 
 
-def _poll_jobs(one: _Growing, client: Client, states: dict[str, str]) -> None:
-    """See which jobs have ended, and what follows from that."""
+def _poll_jobs(one: _QueuedTree, client: Client, states: dict[str, str]) -> None:
     for id, actions in list(one.queued.items()):
         if id in states and states[id] not in OVER:
             continue
@@ -264,7 +252,7 @@ def _poll_jobs(one: _Growing, client: Client, states: dict[str, str]) -> None:
             if state not in OVER:
                 continue
             raise UserError(
-                f"job {id}, which records {tree.folder.name} at {word_of(actions)}, ended {state}: see gpuyard logs "
+                f"job {id}, which records {tree.folder.name} at {node_name(actions)}, ended {state}: see gpuyard logs "
                 f"{id}, then run the same command again"
             )
         del one.queued[id]

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.adapt.decisions import Situation, grow, nothing
-from gpuyard.adapt.training.model_checkpoints import packed, unpacked
 from gpuyard.adapt.training.runner import Built, build
+from gpuyard.adapt.training.snapshots import pack, unpack
 from gpuyard.adapt.training.trainer import BudgetedTrainer
-from gpuyard.adapt.training_job import Job, job_of, write_whole
+from gpuyard.adapt.training_job import Job, job_of
 from gpuyard.errors import UserError
+from gpuyard.policies.model_files import replace_file
 
 Actions = tuple[int, ...]
 Row = dict[str, Any]
@@ -22,40 +23,31 @@ _JOB = "job.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """What there is to tell of the way to a node."""
-
+class Branch:
     situations: tuple[Situation, ...] = ()
-    parameters: tuple[int, ...] = ()
-    """Of the network in which each decision was made."""
-    seconds: tuple[float, ...] = ()
-    """CPU time of each node on the way, beginning with the root."""
+    parameters: tuple[int, ...] = ()  # of the network in which each decision was made
+    seconds: tuple[float, ...] = ()  # CPU time of each node on the way, beginning with the root
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
         situations = [situation.to_json() for situation in self.situations]
         return {"situations": situations, "parameters": list(self.parameters), "seconds": list(self.seconds)}
 
     @staticmethod
-    def from_json(facts: Mapping[str, Any]) -> Way:
-        """From what `to_json` gave."""
+    def from_json(facts: Mapping[str, Any]) -> Branch:
         situations = tuple(map(Situation.from_json, facts["situations"]))
-        return Way(situations, tuple(facts["parameters"]), tuple(facts["seconds"]))
+        return Branch(situations, tuple(facts["parameters"]), tuple(facts["seconds"]))
 
 
 @dataclass
 class Tree:
-    """All that could be decided in one environment, from one seed."""
+    """All decisions in one environment, from one seed."""
 
-    job: Job
-    """With the seed."""
-    folder: Path
-    """Where what is left of nodes is kept."""
+    job: Job  # with the seed
+    folder: Path  # files of nodes
     _built: Built | None = field(default=None, repr=False)
 
     @staticmethod
     def at(folder: Path) -> Tree:
-        """The tree that was begun in a folder."""
         try:
             facts = json.loads((folder / _JOB).read_text())
             place = Path(facts.pop("folder"))
@@ -64,7 +56,7 @@ class Tree:
             raise UserError(f"{folder} holds no recording that was begun ({error})") from None
 
     def begin(self) -> None:
-        """Make the folder; what is there already must be of the same job."""
+        """Make the folder; an existing one must be of the same job."""
         self.folder.mkdir(parents=True, exist_ok=True)
         known = self.folder / _JOB
         text = json.dumps({**self.job.facts(), "folder": str(self.job.folder.resolve())}, indent=1)
@@ -72,23 +64,22 @@ class Tree:
             raise UserError(
                 f"{self.folder} was begun for another job of that name; record into another file, or remove it"
             )
-        write_whole(known, text.encode())
+        replace_file(known, text.encode())
 
     def state_file(self, actions: Actions) -> Path:
-        """What is left of a node that has others below it."""
-        return self.folder / f"{word_of(actions)}.state"
+        """The file of an inner node."""
+        return self.folder / f"{node_name(actions)}.state"
 
     def row_file(self, actions: Actions) -> Path:
-        """What is left of a node where a training ended."""
-        return self.folder / f"{word_of(actions)}.json"
+        """The file of a leaf, where a training ended."""
+        return self.folder / f"{node_name(actions)}.json"
 
     def rows(self) -> list[Row]:
-        """What is known of the ways that were gone to their ends."""
         paths = sorted(path for path in self.folder.glob("*.json") if path.name != _JOB)
         return [json.loads(path.read_text()) for path in paths]
 
     def walk(self, actions: Actions = ()) -> Iterator[Actions]:
-        """Visit every node that was not visited yet, from here down; gives each training that has ended."""
+        """Visit every node from here down that was not visited yet; yields each training that has ended."""
         if self.row_file(actions).exists():
             return
         if not self.state_file(actions).exists():
@@ -100,15 +91,15 @@ class Tree:
             yield from self.walk(child)
 
     def below(self, actions: Actions) -> list[Actions]:
-        """The nodes that follow one which was visited and is no end."""
+        """The children of a visited inner node."""
         situation = self._load(actions)[1].situations[-1]
         return [(*actions, action) for action in range(situation.nothing + 1)]
 
     def visit(self, actions: Actions) -> None:
-        """Do the last of these actions where the others have led, and train on."""
-        self._build(anew=not actions)
+        """Do the last of these actions in the state after the others, and train on."""
+        self._build(fresh=not actions)
         began = time.process_time()
-        trainer, way = self._taken_up(actions[:-1]) if actions else (self._trainer, Way())
+        trainer, way = self._taken_up(actions[:-1]) if actions else (self._trainer, Branch())
         if actions:
             trainer.apply(_decision(way.situations[-1], actions[-1]))
         situation = trainer.advance()
@@ -117,12 +108,11 @@ class Tree:
             self._end(actions, replace(way, seconds=seconds))
             return
         parameters = (*way.parameters, trainer.parameters)
-        way = Way((*way.situations, situation), parameters, seconds)
-        write_whole(self.state_file(actions), packed({"trainer": trainer.state(), "way": way.to_json()}))
+        way = Branch((*way.situations, situation), parameters, seconds)
+        replace_file(self.state_file(actions), pack({"trainer": trainer.state(), "way": way.to_json()}))
 
-    def _build(self, anew: bool) -> None:
-        """Make a trainer, if there is none to use again."""
-        if anew or self._built is None:
+    def _build(self, fresh: bool) -> None:
+        if fresh or self._built is None:
             self._built = build(self.job, None)
 
     @property
@@ -130,14 +120,12 @@ class Tree:
         assert self._built is not None
         return self._built.trainer
 
-    def _taken_up(self, actions: Actions) -> tuple[BudgetedTrainer, Way]:
-        """The trainer in the state in which a node was left."""
+    def _taken_up(self, actions: Actions) -> tuple[BudgetedTrainer, Branch]:
         state, way = self._load(actions)
         self._trainer.load_state(state)
         return self._trainer, way
 
-    def _end(self, actions: Actions, way: Way) -> None:
-        """Write down how a training ended."""
+    def _end(self, actions: Actions, way: Branch) -> None:
         assert self._built is not None
         result = self._trainer.finish()
         row = {
@@ -153,24 +141,22 @@ class Tree:
             "seconds": sum(way.seconds[_first_own(actions) :]),
             "alone": sum(way.seconds),
         }
-        write_whole(self.row_file(actions), json.dumps(row).encode())
+        replace_file(self.row_file(actions), json.dumps(row).encode())
 
-    def _load(self, actions: Actions) -> tuple[dict[str, Any], Way]:
+    def _load(self, actions: Actions) -> tuple[dict[str, Any], Branch]:
         path = self.state_file(actions)
         try:
-            state = unpacked(path.read_bytes(), str(path))
+            state = unpack(path.read_bytes(), str(path))
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}; visit that node first") from None
-        return state["trainer"], Way.from_json(state["way"])
+        return state["trainer"], Branch.from_json(state["way"])
 
 
-def word_of(actions: Actions) -> str:
-    """A node as the name of a file has it."""
+def node_name(actions: Actions) -> str:
     return "-".join(map(str, actions)) or "root"
 
 
-def actions_of(word: str) -> Actions:
-    """The node that a name stands for."""
+def parse_node(word: str) -> Actions:
     try:
         return () if word == "root" else tuple(map(int, word.split("-")))
     except ValueError:
@@ -178,7 +164,7 @@ def actions_of(word: str) -> Actions:
 
 
 def _first_own(actions: Actions) -> int:
-    """From which node on a way is the first to be gone: what came before was paid for by others."""
+    """The first node of a sequence that no sequence before it has visited: others account for those above."""
     place = len(actions)
     while place > 0 and actions[place - 1] == 0:
         place -= 1

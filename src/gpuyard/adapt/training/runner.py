@@ -22,31 +22,29 @@ from gpuyard.adapt.decisions import Asking
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.training.data_batches import Validation, accuracy
 from gpuyard.adapt.training.networks import Data, Split, make_data, make_network, relative_cost
-from gpuyard.adapt.training.telemetry import Event, Listener
-from gpuyard.adapt.training.trainer import BudgetedTrainer, Decides
-from gpuyard.adapt.training_job import Job, Training, write_whole
+from gpuyard.adapt.training.trainer import BudgetedTrainer
+from gpuyard.adapt.training.training_state import Decides, Event, Listener
+from gpuyard.adapt.training_job import Job, Training
 from gpuyard.errors import UserError
 from gpuyard.grants import Grants
+from gpuyard.policies.model_files import replace_file
 
 _KINDS: Mapping[str, type[Optimizer]] = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
 
 
 @dataclass(frozen=True)
 class Built:
-    """A trainer, and what its network is judged by in the end."""
-
     trainer: BudgetedTrainer
     test: Validation
     test_samples: int
     validation_samples: int
 
     def tested(self) -> float:
-        """Accuracy on what nobody has seen before."""
         return self.test.score(self.trainer.model).accuracy
 
 
 def build(job: Job, decider: Decides | None, budget: Budget | None = None, **settings: Any) -> Built:
-    """A job's trainer; `settings` are further ones of its."""
+    """A job's trainer; `settings` are further ones of the trainer."""
     torch.set_num_threads(job.training.threads)
     data = make_data(*_named(job.data), job.folder)
     torch.manual_seed(job.seed)
@@ -79,7 +77,6 @@ def build(job: Job, decider: Decides | None, budget: Budget | None = None, **set
 
 
 def _named(table: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A name, and the other settings."""
     return str(table["name"]), {key: value for key, value in table.items() if key != "name"}
 
 
@@ -95,7 +92,7 @@ def _optimizer(training: Training) -> Any:
 
 
 def _try(job: Job, network: nn.Module, data: Data) -> None:
-    """See whether the network takes the data at all, before any time is spent."""
+    """Check that the network accepts the data, before any time is spent."""
     device = next((one.device for one in network.parameters()), torch.device("cpu"))
     was = network.training
     network.eval()
@@ -119,18 +116,15 @@ def _try(job: Job, network: nn.Module, data: Data) -> None:
 
 
 RESULT, JOB, LOG, NETWORK = "result.json", "job.json", "log.jsonl", "network.pt"
-_EXIT = 0.5
-"""Seconds that a process of torch takes to end: in the queue that must be within its time, too."""
+_EXIT = 0.5  # seconds that a process of torch takes to end: in the queue that must be within its time, too
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The folder of a run."""
-
     folder: Path
 
     def check(self, job: Job, force: bool) -> None:
-        """Refuse if it is somebody else's, or finished; what is to be replaced goes."""
+        """Refuse a folder of something else, or of a finished run; with `force`, remove that."""
         known = self.folder / JOB
         if force and known.exists():
             shutil.rmtree(self.folder)
@@ -142,7 +136,7 @@ class RunFolder:
             raise UserError(f"{self.folder} holds a run of other settings; name another --out, or use --force")
 
     def build(self, job: Job, decider: Decides, budget: Budget, callbacks: list[Listener]) -> Built:
-        """A trainer that goes on with what was begun there, if anything was; nothing is left of a job that is none."""
+        """A trainer that continues what was begun there; nothing is left of a job that cannot be built."""
         fresh, log = not self.folder.exists(), self.folder / LOG
         checkpoints = self.folder / "checkpoints"
         if log.exists() and not any(checkpoints.glob("*")):
@@ -153,12 +147,12 @@ class RunFolder:
             if fresh and self.folder.exists():
                 shutil.rmtree(self.folder)
             raise
-        write_whole(self.folder / JOB, json.dumps({**job.facts(), "hash": job.hash}, indent=1).encode())
+        replace_file(self.folder / JOB, json.dumps({**job.facts(), "hash": job.hash}, indent=1).encode())
         return built
 
 
 def run(job: Job, folder: Path, *, force: bool = False, say: Listener | None = None) -> dict[str, Any]:
-    """Train a job to the end of its budget, or on from where it was interrupted; what came of it."""
+    """Train a job to the end of its budget, or from where it was interrupted; returns the result."""
     place = RunFolder(folder)
     decider = make_decider(job.decider)
     grants = Grants.from_environment()
@@ -188,14 +182,14 @@ def run(job: Job, folder: Path, *, force: bool = False, say: Listener | None = N
     torch.save(
         {"growth": ops.growth_log(built.trainer.model), "weights": built.trainer.model.state_dict()}, folder / NETWORK
     )
-    write_whole(folder / RESULT, json.dumps(facts, indent=1).encode())
+    replace_file(folder / RESULT, json.dumps(facts, indent=1).encode())
     if grants is not None:
         grants.flush(_EXIT / 2)
     return facts
 
 
 def granted(job: Job, grants: Grants | None) -> Budget:
-    """The budget of a job: what the scheduler grants where it runs as one of its jobs, or else what its file says."""
+    """The budget of a job: what the scheduler grants to it, or else what its file says."""
     if job.clock != "wall":
         return Budget(job.budget, job.clock, grants=grants)
     budget = Budget.from_environment(job.budget, grants=grants)
@@ -205,20 +199,18 @@ def granted(job: Job, grants: Grants | None) -> Budget:
 
 
 def _decision_line(event: Event) -> dict[str, Any]:
-    """What people want to know of a decision."""
     keys = ("time", "time_left", "action", "site", "op", "probabilities", "reason", "predicted_gain", "accuracy",
             "parameters_before", "parameters")  # fmt: skip
     return {key: event.get(key) for key in keys}
 
 
 class _Tests:
-    """Keeps time for the test that comes after the training: as long for each sample as the last evaluation took."""
+    """Keeps time for the final test: as long for each sample as the last evaluation took."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget, self._times = budget, 0.0
 
     def known(self, built: Built) -> None:
-        """How much longer the test is than an evaluation."""
         self._times = built.test_samples / built.validation_samples
 
     def heard(self, event: Event) -> None:

@@ -1,11 +1,19 @@
-"""State of a training, to the last bit: random numbers, optimizer, growth, and the teacher after shrinking."""
+"""Snapshots of a training, to the last bit:
+
+random numbers, optimizer, growth, the teacher after shrinking; and their files.
+"""
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import io
+import os
 import random
+import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,27 +21,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpuyard.adapt import ops
-from gpuyard.adapt.decisions import Situation
+from gpuyard.adapt.ops.forward_pass import map_tensors
 from gpuyard.adapt.ops.restoration import FADING, WEIGHT
+from gpuyard.client.retry import to_stderr
 from gpuyard.errors import UserError
-
-if TYPE_CHECKING:
-    from gpuyard.adapt.training.trainer import BudgetedTrainer
+from gpuyard.policies.model_files import replacing
 
 
-def copied(value: Any) -> Any:
-    """The same on the CPU, sharing nothing; tensors and plain values only."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: copied(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(copied(one) for one in value)
-    return value
+def cpu_copy(value: Any) -> Any:
+    """A copy on the CPU; tensors and plain values only."""
+    return map_tensors(value, lambda tensor: tensor.detach().to("cpu", copy=True))
 
 
 def random_state() -> dict[str, Any]:
-    """Everybody's random numbers: torch's, numpy's and Python's."""
+    """The global random numbers: torch's, numpy's and Python's."""
     kind, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)
     version, words, following = random.getstate()
     return {
@@ -51,7 +52,6 @@ def random_state() -> dict[str, Any]:
 
 
 def load_random_state(state: dict[str, Any]) -> None:
-    """Go on with those."""
     torch.set_rng_state(state["torch"].clone())
     if state["cuda"] and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all([one.clone() for one in state["cuda"]])
@@ -62,41 +62,40 @@ def load_random_state(state: dict[str, Any]) -> None:
 
 
 def seed_all(seed: int) -> None:
-    """Begin all of them anew."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
-    """An optimizer's groups and memory; parameters by name, since growing gives them other numbers."""
+    """An optimizer's groups and memory; parameters by name, since growing changes their numbers."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = []
     for group in optimizer.param_groups:
         unknown = [one for one in group["params"] if id(one) not in names]
         if unknown:
             raise UserError("the optimizer has parameters that are none of the network's")
-        options = {key: copied(value) for key, value in group.items() if key not in ("params", "param_names")}
+        options = {key: cpu_copy(value) for key, value in group.items() if key not in ("params", "param_names")}
         groups.append({"names": [names[id(one)] for one in group["params"]], "options": options})
-    memory = {names[id(one)]: copied(dict(values)) for one, values in optimizer.state.items() if id(one) in names}
+    memory = {names[id(one)]: cpu_copy(dict(values)) for one, values in optimizer.state.items() if id(one) in names}
     return {"groups": groups, "memory": memory}
 
 
 def load_optimizer_state(optimizer: Optimizer, model: nn.Module, state: dict[str, Any]) -> None:
-    """Give a new optimizer of the same kind those groups, in that order, and that memory."""
+    """Give a new optimizer of the same kind these groups, in order, and this memory."""
     parameters = dict(model.named_parameters())
     _check(parameters, (name for group in state["groups"] for name in group["names"]))
     optimizer.param_groups.clear()
     optimizer.state.clear()
     for group in state["groups"]:
-        options = copied(group["options"])
+        options = cpu_copy(group["options"])
         optimizer.param_groups.append({"params": [parameters[name] for name in group["names"]], **options})
     for name, values in state["memory"].items():
         optimizer.state[parameters[name]] = {key: _beside(one, parameters[name], key) for key, one in values.items()}
 
 
 def carry_over(optimizer: Optimizer, model: nn.Module, state: dict[str, Any]) -> None:
-    """Let an optimizer of another network remember what fits: same name, same shape."""
+    """Give the optimizer of another network the memory that fits: same name, same shape."""
     for name, parameter in model.named_parameters():
         values = state["memory"].get(name)
         shaped = [one for one in (values or {}).values() if isinstance(one, Tensor) and one.dim() > 0]
@@ -105,10 +104,10 @@ def carry_over(optimizer: Optimizer, model: nn.Module, state: dict[str, Any]) ->
 
 
 def _beside(value: Any, parameter: Tensor, key: str) -> Any:
-    """A copy where the parameter is; counters of steps stay on the CPU, where optimizers want them."""
+    """A copy on the parameter's device; counters of steps stay on the CPU, where optimizers want them."""
     if isinstance(value, Tensor):
         return value.clone() if key == "step" else value.to(parameter.device, copy=True)
-    return copied(value)
+    return cpu_copy(value)
 
 
 def _check(parameters: dict[str, Any], names: Iterable[str]) -> None:
@@ -117,79 +116,58 @@ def _check(parameters: dict[str, Any], names: Iterable[str]) -> None:
             raise UserError(f"this state has a parameter '{name}', which the network has not; it is of another one")
 
 
-LEAST = 0.01
-"""Once it counts no more than this it is let go."""
-FORWARD = 1 / 3
-"""Of a step: what the larger network's part costs, which is not trained any more."""
+LEAST_WEIGHT = 0.01  # below this weight the teacher is dropped
+FORWARD_PART = 1 / 3  # cost of the teacher's forward pass, in steps
 
 
 class Teacher:
-    """The larger network, as long as it is listened to."""
+    """The larger network after shrinking, as long as it has weight."""
 
     def __init__(self, model: nn.Module, epoch: int, steps: int = 0) -> None:
         self.model, self._epoch, self._steps = model.eval().requires_grad_(False), max(1, epoch), steps
 
     @property
     def weight(self) -> float:
-        """What its word counts now."""
         return WEIGHT * FADING ** (self._steps // self._epoch)
 
     def blend(self, loss: Tensor, outputs: Any, inputs: Any) -> Tensor:
-        """The loss of a step, partly by how far the outputs are from the larger network's."""
+        """The loss of a step, partly by the distance of the outputs from the larger network's."""
         weight = self.weight
         self._steps += 1
         with torch.no_grad():
-            told = self.model(*inputs) if isinstance(inputs, tuple) else self.model(inputs)
-        return (1.0 - weight) * loss + weight * ops.distillation(outputs, told)
+            taught = self.model(*inputs) if isinstance(inputs, tuple) else self.model(inputs)
+        return (1.0 - weight) * loss + weight * ops.distillation(outputs, taught)
 
     @property
     def an_epoch_on(self) -> bool:
-        """Whether the first epoch has just ended."""
         return self._steps == self._epoch
 
     def done(self) -> bool:
-        """Whether nobody listens any more."""
-        return self.weight < LEAST
+        return self.weight < LEAST_WEIGHT
 
     def price(self, cost: Callable[[nn.Module], float] | None) -> float:
-        """What it adds to the price of a step."""
-        return FORWARD * (1.0 if cost is None else cost(self.model))
+        """What it adds to the cost of a step."""
+        return FORWARD_PART * (1.0 if cost is None else cost(self.model))
 
     def state(self) -> dict[str, Any]:
-        """All of it as tensors and plain values."""
         return {
             "growth": ops.growth_log(self.model),
-            "model": copied(dict(self.model.state_dict())),
+            "model": cpu_copy(dict(self.model.state_dict())),
             "epoch": self._epoch,
             "steps": self._steps,
         }
 
 
-def shrink_network(trainer: BudgetedTrainer, growths: int) -> tuple[nn.Module, Optimizer, Teacher]:
-    """The network before it grew so many times, an optimizer with what it can keep, and the larger one as a teacher."""
-    before = optimizer_state(trainer.optimizer, trainer.model)
-    student = ops.shrink(trainer.model, growths)
-    optimizer = trainer.make_optimizer(student.parameters())
-    carry_over(optimizer, student, before)
-    for group, old in zip(optimizer.param_groups, before["groups"], strict=False):
-        group["initial_lr"] = old["options"].get("initial_lr", group["lr"])
-    return student, optimizer, Teacher(trainer.model, trainer.batches.per_epoch)
-
-
-VERSION = 1
-_NUMBERS = ("steps", "started", "finished", "train_loss", "rate", "lent", "small")
-
-
 @runtime_checkable
-class _Remembers(Protocol):
-    """A decider whose answers depend on more than what it is asked."""
+class Stateful(Protocol):
+    """A decider whose answers depend on earlier ones."""
 
     def state(self) -> dict[str, Any]: ...
     def load_state(self, state: dict[str, Any]) -> None: ...
 
 
-class Base:
-    """The network as it was before it grew, which every grown one is made from."""
+class BaseNetwork:
+    """The network before it grew, from which every grown one is made."""
 
     def __init__(self, model: nn.Module, batch: int) -> None:
         first = next(model.parameters(), None)
@@ -201,12 +179,12 @@ class Base:
         self.batch = batch
 
     def facts(self) -> dict[str, Any]:
-        """What tells whether a state is of this training."""
+        """Identifies the states of this training."""
         shapes = {name: list(one.shape) for name, one in self._model.named_parameters()}
         return {"shapes": shapes, "batch": self.batch}
 
     def grown(self, log: list[dict[str, Any]], fresh: nn.Module | None = None) -> nn.Module:
-        """A network that has grown as a log tells; made of `fresh` if that has not grown yet."""
+        """A network that has grown as a log says; made of `fresh` if that has not grown yet."""
         start = fresh if fresh is not None and ops.growth_log(fresh) == self._log else copy.deepcopy(self._model)
         if log == self._log:
             return start
@@ -215,69 +193,78 @@ class Base:
         return ops.rebuild(start, log)
 
 
-def snapshot(trainer: BudgetedTrainer) -> dict[str, Any]:
-    """All of it: tensors on the CPU and plain values, sharing nothing with the training."""
-    teacher, decider = trainer.teacher, trainer.decider
-    return {
-        "version": VERSION,
-        "of": trainer.base.facts(),
-        "growth": ops.growth_log(trainer.model),
-        "model": copied(dict(trainer.model.state_dict())),
-        "optimizer": optimizer_state(trainer.optimizer, trainer.model),
-        "budget": trainer.budget.state(),
-        "plan": trainer.plan.state(),
-        "batches": trainer.batches.state(),
-        "agenda": trainer.agenda.state(),
-        "random": random_state(),
-        "numbers": {name: getattr(trainer, name) for name in _NUMBERS},
-        "examiner": trainer.examiner.state(),
-        "actions": list(trainer.actions),
-        "log": trainer.log.state(),
-        "pending": None if trainer.pending is None else trainer.pending.to_json(),
-        "teacher": None if teacher is None else teacher.state(),
-        "decider": copied(decider.state()) if isinstance(decider, _Remembers) else None,
-    }
+_MAGIC = b"gpuyard-checkpoint 1 "
+_NAME = re.compile(r"checkpoint-(\d{8,})\.pt")
+KEPT_CHECKPOINTS = 2
 
 
-def restore(trainer: BudgetedTrainer, state: dict[str, Any]) -> None:
-    """Put a training where that one was."""
-    if state.get("version") != VERSION:
-        raise UserError(f"this state is of version {state.get('version')}, and only {VERSION} is known")
-    if state["of"] != trainer.base.facts():
-        raise UserError("this state is of another training: its network or its batches differ from this one's")
-    if ops.growth_log(trainer.model) != state["growth"]:
-        trainer.model = trainer.base.grown(state["growth"], trainer.model).to(trainer.device)
-    trainer.model.load_state_dict(state["model"])
-    trainer.optimizer = trainer.make_optimizer(trainer.model.parameters())
-    load_optimizer_state(trainer.optimizer, trainer.model, state["optimizer"])
-    trainer.budget.load_state(state["budget"])
-    trainer.plan.load_state(state["plan"])
-    trainer.batches.load_state(state["batches"])
-    trainer.agenda.load_state(state["agenda"])
-    for name in _NUMBERS:
-        setattr(trainer, name, state["numbers"][name])
-    trainer.examiner.load_state(state["examiner"])
-    trainer.actions = list(state["actions"])
-    trainer.log.load_state(state["log"])
-    trainer.pending = None if state["pending"] is None else Situation.from_json(state["pending"])
-    trainer.teacher = None if state["teacher"] is None else _teacher(trainer, state["teacher"])
-    if state["decider"] is not None and isinstance(trainer.decider, _Remembers):
-        trainer.decider.load_state(copied(state["decider"]))
-    trainer.model.train()
-    trainer.network_changed()
-    load_random_state(state["random"])  # last: making networks and optimizers may draw some
+class Damaged(UserError):
+    """This checkpoint cannot be read."""
 
 
-def remind(trainer: BudgetedTrainer) -> None:
-    """Ask a new decider what the one before it was asked: if it draws random numbers, these go on where they were."""
-    if trainer.decider is None or isinstance(trainer.decider, _Remembers):
-        return
-    for event in trainer.log.history:
-        if event["event"] == "decision" and event["situation"]["options"]:
-            trainer.decider.decide(Situation.from_json(event["situation"]))
+def pack(state: dict[str, Any]) -> bytes:
+    payload = io.BytesIO()
+    torch.save(state, payload)
+    body = payload.getvalue()
+    return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
-def _teacher(trainer: BudgetedTrainer, state: dict[str, Any]) -> Teacher:
-    model = trainer.base.grown(state["growth"]).to(trainer.device)
-    model.load_state_dict(state["model"])
-    return Teacher(model, state["epoch"], state["steps"])
+def unpack(data: bytes, name: str) -> dict[str, Any]:
+    """The state again; tensors and plain values only, so that a foreign file cannot run code."""
+    head, _, body = data.partition(b"\n")
+    if not head.startswith(_MAGIC) or head[len(_MAGIC) :] != hashlib.sha256(body).hexdigest().encode():
+        raise Damaged(f"{name} is damaged or no checkpoint")
+    state: dict[str, Any] = torch.load(io.BytesIO(body), weights_only=True)
+    return state
+
+
+class Checkpoints:
+    def __init__(self, directory: str | os.PathLike[str], *, say: Callable[[str], None] = to_stderr) -> None:
+        self.directory = Path(directory)
+        self._say = say
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"checkpoints cannot be kept in {directory}: {error.strerror}") from None
+
+    def all(self) -> list[Path]:
+        """Existing ones, the newest first."""
+        found = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
+        return sorted(found, key=_number, reverse=True)
+
+    def write(self, state: dict[str, Any]) -> Path:
+        """Write a state, and remove all but the last two."""
+        return self.write_by(lambda path: path.write_bytes(pack(state)))
+
+    def write_by(self, write: Callable[[Path], object]) -> Path:
+        """The same, with a function that writes the file."""
+        before = self.all()
+        path = self.directory / f"checkpoint-{_number(before[0]) + 1 if before else 1:08d}.pt"
+        try:
+            with replacing(path, path.with_suffix(".tmp")) as draft:
+                write(draft)
+            for old in [*before[KEPT_CHECKPOINTS - 1 :], *self.directory.glob("checkpoint-*.tmp")]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(f"no checkpoint can be written in {self.directory}: {error.strerror}") from None
+        return path
+
+    def newest(self) -> Path | None:
+        return next(iter(self.all()), None)
+
+    def read(self) -> dict[str, Any] | None:
+        """The newest state that is whole; None if there is none at all."""
+        found = self.all()
+        for path in found:
+            try:
+                return unpack(path.read_bytes(), str(path))
+            except (Damaged, OSError) as error:
+                self._say(f"warning: {error}; trying the checkpoint before it")
+        if found:
+            raise UserError(f"no checkpoint in {self.directory} can be read; remove them to begin anew")
+        return None
+
+
+def _number(path: Path) -> int:
+    found = _NAME.fullmatch(path.name)
+    return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""Who decides in a training, and how it ended."""
+"""The training loop within a budget: steps, decisions, evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,47 +15,43 @@ from torch.optim import Optimizer
 
 from gpuyard.adapt import ops
 from gpuyard.adapt.budget import Budget, Change
-from gpuyard.adapt.decisions import Agenda, Asking, Decision, Option, Situation, nothing, simulated
+from gpuyard.adapt.decisions import Asking, Decision, DecisionSchedule, Situation, nothing, resource_changes
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.signals import Interrupted, Signals
-from gpuyard.adapt.training import data_batches, growth, snapshots, telemetry
-from gpuyard.adapt.training.data_batches import Examiner, make_batches
-from gpuyard.adapt.training.growth import OptimizerOf, Price, Prices, adam, grow, parameters
-from gpuyard.adapt.training.model_checkpoints import Checkpoints
-from gpuyard.adapt.training.snapshots import Teacher, seed_all, shrink_network
-from gpuyard.adapt.training.telemetry import Event, EventLog, Listener
+from gpuyard.adapt.training import data_batches
+from gpuyard.adapt.training.data_batches import Evaluator, make_batches
+from gpuyard.adapt.training.growth import OptimizerOf, Price, Prices, adam, grow
+from gpuyard.adapt.training.snapshots import BaseNetwork, Checkpoints, Teacher, seed_all
+from gpuyard.adapt.training.training_state import (
+    Decides,
+    Event,
+    EventLog,
+    Listener,
+    Reports,
+    TrainingState,
+    decision_report,
+    declined_report,
+)
 from gpuyard.errors import UserError
-
-
-class Decides(Protocol):
-    """Who says whether to grow: anything of `gpuyard.adapt.deciders`, or your own."""
-
-    def decide(self, situation: Situation) -> Decision: ...
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a training ended."""
-
     accuracy: float
     loss: float
     steps: int
     used: float
     total: float
     parameters: int
-    actions: tuple[int, ...]
-    """What was decided, in order; the number after the last option is nothing."""
+    actions: tuple[int, ...]  # decisions in order; the number after the last option is nothing
     events: list[Event] = field(default_factory=list, repr=False)
 
 
-EXAMPLE = 32
-"""Samples that growing is calibrated and verified with; more would take longer, and tell no more."""
-GLANCE = 4
-"""Samples that are enough to see where a network can grow."""
+EXAMPLE = 32  # samples that growing is calibrated and verified with; more would take longer, and tell no more
 _SMOOTH = 0.02
 
 
-class BudgetedTrainer:
+class BudgetedTrainer(TrainingState):
     """One training. Data are tensors `(x, y)`, a dataset, a DataLoader, or anything that gives batches again and again.
 
     `optimizer` makes one from parameters, and has the full learning rate; `plan` says what part of it holds when.
@@ -92,53 +88,35 @@ class BudgetedTrainer:
     ) -> None:
         if not math.isfinite(budget.total):
             raise UserError("a training needs a budget that ends")
-        self.model, self.budget, self.seed, self.base = model, budget, seed, snapshots.Base(model, batch_size)
+        self.model, self.budget, self.seed, self.base = model, budget, seed, BaseNetwork(model, batch_size)
         self.device = self.base.device
         self.loss, self.make_optimizer, self.cost = loss, optimizer, cost
         self.batches = make_batches(train, batch_size, seed, self.device)
         self._validation = data_batches.Validation(validation, loss, metric, self.device)
         self.plan, self.decider, self.grow_by = plan or RatePlan(), decider, grow_by
         asking = asking or Asking(most=3 if decider is not None else 0)
-        self.agenda = Agenda(asking, simulated(gpu_changes), evaluate_every)
+        self.agenda = DecisionSchedule(asking, resource_changes(gpu_changes), evaluate_every)
         self.restart_rate, self.prices = restart_rate, Prices(optimizer, loss, cost, known_prices)
         self.log, self.watch = EventLog(log, callbacks), Signals()
         self.checkpoints = None if checkpoints is None else Checkpoints(checkpoints)
         self._checkpoint_every = checkpoint_every
-        self._reports = telemetry.Reports(self)
-        self._begin_anew(optimizer(model.parameters()))
+        self._reports = Reports(self)
+        self._reset(optimizer(model.parameters()))
         budget.listeners.append(self._granted)
 
-    def _begin_anew(self, optimizer: Optimizer) -> None:
-        """Where a training stands that has not begun."""
+    def _reset(self, optimizer: Optimizer) -> None:
         self.optimizer, self.teacher, self.pending = optimizer, None, None
         self.steps, self.started, self.finished = 0, False, False
-        self.examiner = Examiner(self._validation, self.budget)
-        self.actions: list[int] = []
+        self.evaluator = Evaluator(self._validation, self.budget)
+        self.actions = []
         self.train_loss = self.rate = math.nan
-        self.lent = False
-        """Whether the scheduler gave more, and nothing was decided about it."""
-        self.small = -1
-        """How often the network had grown before there was more to be had; below 0: there never was."""
+        self.lent, self.small = False, -1
         self.network_changed()
-
-    teacher: Teacher | None
-    pending: Situation | None
-    """What waits for a decision."""
-
-    def network_changed(self) -> None:
-        """Find out again what depends on the network and its optimizer."""
-        self.parameters = parameters(self.model)
-        price = self.cost(self.model) if self.cost is not None and self.budget.exact else 1.0
-        self.step_cost = price + (self.teacher.price(self.cost) if self.teacher and self.budget.exact else 0.0)
-        groups = self.optimizer.param_groups
-        for group in groups:
-            group.setdefault("initial_lr", groups[0].get("initial_lr", group["lr"]))
-        self._rates = [(group, float(group["initial_lr"])) for group in groups]
 
     # -- the three parts --------------------------------------------------------------------------
 
     def fit(self, *, resume: bool = True) -> Result:
-        """Train until the budget is over, and tell how it went. Raises `Interrupted` once told to end."""
+        """Train until the budget is over. Raises `Interrupted` after a signal to end."""
         with self.watch:
             if resume and not self.started:
                 self.resume()
@@ -147,24 +125,24 @@ class BudgetedTrainer:
             return self.finish()
 
     def resume(self) -> bool:
-        """Go on from the newest checkpoint, if there is one."""
+        """Continue from the newest checkpoint, if there is one."""
         state = None if self.checkpoints is None else self.checkpoints.read()
         if state is None:
             return False
         self.load_state(state)
-        snapshots.remind(self)
-        self._tell("resumed", passing=True)
+        self.replay_decisions()
+        self._log_event("resumed", passing=True)
         return True
 
     def advance(self) -> Situation | None:
-        """Train until something is to be decided; None once the budget is over."""
-        budget, agenda, watch = self.budget, self.agenda, self.watch
+        """Train until a decision is due; None once the budget is over."""
+        budget, schedule, watch = self.budget, self.agenda, self.watch
         self._start()
         while self.pending is None and not self.finished:
             if watch.any or time.monotonic() >= self._look:
-                self._heed()
-            if budget.news or self.steps >= agenda.due_step or budget.used >= agenda.due_time:
-                self._attend()
+                self._handle_signals()
+            if budget.news or self.steps >= schedule.due_step or budget.used >= schedule.due_time:
+                self._do_what_is_due()
                 continue
             if not budget.step(self.step_cost):
                 break
@@ -174,7 +152,7 @@ class BudgetedTrainer:
         return self.pending
 
     def apply(self, decision: Decision) -> None:
-        """Do what was decided, all of it: nobody is heeded meanwhile."""
+        """Carry out a decision completely; signals wait meanwhile."""
         situation, self.pending = self.pending, None
         if situation is None:
             raise UserError("there is nothing to decide now: advance() until there is")
@@ -183,28 +161,28 @@ class BudgetedTrainer:
             failure = self._grow(decision)
         self.actions.append(situation.nothing if decision.option is None or failure else decision.option.action)
         self.agenda.answered(self.steps, self.batches.per_epoch)
-        told = {**decision.to_json(), "action": self.actions[-1], "reason": failure or decision.reason}
-        self._tell(
-            "decision", **told, accuracy=situation.accuracy, parameters_before=before, situation=situation.to_json()
+        facts = {**decision.to_json(), "action": self.actions[-1], "reason": failure or decision.reason}
+        self._log_event(
+            "decision", **facts, accuracy=situation.accuracy, parameters_before=before, situation=situation.to_json()
         )
         if self.budget.grants is not None:
-            self.budget.grants.report(**telemetry.decided(self, decision, before, failure))
+            self.budget.grants.report(**decision_report(self, decision, before, failure))
         if self.lent and self.actions[-1] == situation.nothing:
-            self.agenda.resources("down", self.steps)  # what was offered is given back
+            self.agenda.resources("down", self.steps)  # the offer is declined
         self.lent = False
         self._plan()
 
     def finish(self) -> Result:
-        """Evaluate in the time that was kept for it, write the last checkpoint, and tell how it went."""
+        """Evaluate in the time that was kept for it, and write the last checkpoint."""
         if not self.finished:
             self._evaluate(last=True)
             self.finished = True
-            self._tell("end", accuracy=self.examiner.accuracy, loss=self.examiner.loss)
+            self._log_event("end", accuracy=self.evaluator.accuracy, loss=self.evaluator.loss)
             self._save()
         self._reports.tell()
         return Result(
-            self.examiner.accuracy,
-            self.examiner.loss,
+            self.evaluator.accuracy,
+            self.evaluator.loss,
             self.steps,
             self.budget.used,
             self.budget.total,
@@ -213,19 +191,14 @@ class BudgetedTrainer:
             self.log.history,
         )
 
-    def state(self) -> dict[str, Any]:
-        """All that the rest of this training depends on, as tensors on the CPU and plain values, sharing nothing."""
-        return snapshots.snapshot(self)
-
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on where that was, to the last bit if the clock is virtual; the state can be used again."""
-        snapshots.restore(self, state)
+        """Continue from a state, to the last bit if the clock is virtual; the state can be used again."""
+        self.restore(state)
         self._plan()
 
     # -- a step -----------------------------------------------------------------------------------
 
     def _train(self) -> None:
-        """One step."""
         inputs, targets = self.batches.next()
         self.rate = scale = self.plan.scale(self.budget)
         for group, rate in self._rates:
@@ -244,11 +217,10 @@ class BudgetedTrainer:
         smooth = self.train_loss
         self.train_loss = value if smooth != smooth else smooth + _SMOOTH * (value - smooth)
         if self.teacher is not None:
-            self._taught(self.teacher)
+            self._after_taught_step(self.teacher)
 
-    def _taught(self, teacher: Teacher) -> None:
-        """After a step that the larger network had a say in."""
-        if teacher.an_epoch_on and self.examiner.room():
+    def _after_taught_step(self, teacher: Teacher) -> None:
+        if teacher.an_epoch_on and self.evaluator.room():
             self._evaluate("after down")
         if teacher.done():
             self.teacher = None
@@ -257,14 +229,14 @@ class BudgetedTrainer:
     # -- what comes between steps -----------------------------------------------------------------
 
     def _start(self) -> None:
-        """The clock runs; what the end will take is found out now, where it cannot be known."""
+        """Start the clock; what the end will take is measured now, where it is not known."""
         if self.started:
             return
         self.started = True
         seed_all(self.seed)
         self.model.train()
         self.budget.start()
-        self.examiner.probe(self.model)
+        self.evaluator.probe(self.model)
         self._save()
         self._plan()
 
@@ -277,8 +249,8 @@ class BudgetedTrainer:
     _pause = 0.0
     _saved_at = -math.inf
 
-    def _heed(self) -> None:
-        """Do what signals ask for, and what is due by the clock on the wall. No part of the training itself."""
+    def _handle_signals(self) -> None:
+        """Do what signals ask for, and what is due by the wall clock. No part of the training itself."""
         self.budget.end_step()
         now = time.monotonic()
         if self.watch.save or now - self._saved_at >= self._pause:
@@ -290,66 +262,58 @@ class BudgetedTrainer:
             self._reports.tell()
         self._plan()
 
-    def _attend(self) -> None:
-        """Take up what is due: changes of resources, an evaluation, a decision."""
-        budget, agenda = self.budget, self.agenda
+    def _do_what_is_due(self) -> None:
+        """Do what is due: changes of resources, an evaluation, a decision."""
+        budget, schedule = self.budget, self.agenda
         budget.end_step()
         while budget.news:
             self._resources(event := budget.news.popleft(), event.kind)
-        while change := agenda.change(budget):
+        while change := schedule.change(budget):
             self._resources(None, change)
-        if agenda.evaluation(budget, self._spacing()) and self.examiner.room():
+        if schedule.evaluation(budget, self._spacing()) and self.evaluator.room():
             self._evaluate()
-        if agenda.question(budget, self.steps):
-            self._ask()
+        if schedule.question(budget, self.steps):
+            self._decide()
         self._plan()
 
     def _resources(self, event: Any, kind: str) -> None:
         """The scheduler gives more, or takes some back."""
         if kind not in ("up", "down"):
             return
-        self._tell(
+        self._log_event(
             "resources", change=kind, why=getattr(event, "why", "as told"), gpus=list(getattr(event, "gpus", ()))
         )
         self.agenda.resources(kind, self.steps)
         if kind == "up":
-            self._take_up(offered=event is not None)
+            self._resources_up(offered=event is not None)
             return
         self.lent = False
         self._shrink(len(ops.growth_log(self.model)) - self.small if self.small >= 0 else 1)
         if event is not None and self.budget.grants is not None:
             self.budget.grants.give_back(reason="what grew with it is gone")
 
-    def _take_up(self, offered: bool) -> None:
-        """There is more to be had: remember how the network was before, and decline what nobody will decide about."""
+    def _resources_up(self, offered: bool) -> None:
+        """Resources went up: remember the network's size, and decline if no decision will follow."""
         self.small = len(ops.growth_log(self.model))
         self.lent = offered and self.agenda.asks
         if offered and not self.lent and self.budget.grants is not None:
-            self.budget.grants.report(**telemetry.declined(self))
+            self.budget.grants.report(**declined_report(self))
 
     def _granted(self, change: Change) -> None:
         kind = "extend" if change.after > change.before else "shrink"
-        self._tell("grant", kind=kind, before=change.before, after=change.after, why=change.why)
+        self._log_event("grant", kind=kind, before=change.before, after=change.after, why=change.why)
         self.agenda.plan(self.budget, self._spacing())
 
-    def _ask(self) -> None:
-        """Let somebody decide, if there is anything to decide."""
-        if self.examiner.step != self.steps and self.examiner.room():
+    def _decide(self) -> None:
+        if self.evaluator.step != self.steps and self.evaluator.room():
             self._evaluate(decision=True)
         options = self.options()
-        self.pending = growth.situation(self, options)
+        self.pending = self.situation(options)
         if not options:
             self.apply(nothing(self.pending, "the network can grow nowhere"))
 
-    def options(self) -> tuple[Option, ...]:
-        """What could be done now, and what it costs."""
-        with self.budget.aside():
-            inputs = self.batches.example(GLANCE)[0]
-            batch = self.batches.example(self.base.batch)
-            return self.prices.options(self.model, inputs, batch, self.budget, self.grow_by)
-
     def _grow(self, decision: Decision) -> str:
-        """Grow; the reason if that could not be done."""
+        """Grow; returns why not, if it failed."""
         option = decision.option
         assert option is not None
         try:
@@ -359,37 +323,36 @@ class BudgetedTrainer:
             return str(error)
         self.network_changed()
         self.budget.dearer(option.cost_ratio)
-        self.examiner.probe(self.model)
+        self.evaluator.probe(self.model)
         if self.restart_rate:
             self.plan.restart()
         return ""
 
     def _shrink(self, growths: int) -> None:
-        """Go back to the network before it grew so many times, and let it learn from the larger one."""
+        """Undo the last growths, and let the smaller network learn from the larger one."""
         growths = min(growths, len(ops.growth_log(self.model)))
         if growths < 1:
             return
         before = self.parameters
         with self.budget.aside():
-            self.model, self.optimizer, self.teacher = shrink_network(self, growths)
+            self.shrink_network(growths)
             self.model.train()
         self.network_changed()
-        self.examiner.probe(self.model)
-        self._tell("shrunk", parameters_before=before)
-        if self.examiner.room():
+        self.evaluator.probe(self.model)
+        self._log_event("shrunk", parameters_before=before)
+        if self.evaluator.room():
             self._evaluate()
 
     # -- evaluating, saving, telling --------------------------------------------------------------
 
     def _spacing(self) -> float:
-        return self.examiner.plan(self.agenda.interval(self.budget))
+        return self.evaluator.plan(self.agenda.interval(self.budget))
 
     def _evaluate(self, what: str = "evaluation", *, last: bool = False, decision: bool = False) -> None:
-        score = self.examiner.examine(self.model, self.steps, last=last, decision=decision)
-        self._tell(what, accuracy=score.accuracy, loss=score.loss, samples=score.samples)
+        score = self.evaluator.evaluate(self.model, self.steps, last=last, decision=decision)
+        self._log_event(what, accuracy=score.accuracy, loss=score.loss, samples=score.samples)
 
     def _save(self) -> None:
-        """Write a checkpoint, and remember what that takes."""
         if self.checkpoints is None:
             return
         began = time.monotonic()
@@ -397,15 +360,15 @@ class BudgetedTrainer:
             path = self.checkpoints.write(self.state())
         self._saved_at = time.monotonic()
         self._pause = max(self._checkpoint_every, 50 * (self._saved_at - began)) if self._checkpoint_every else 0.0
-        self._tell("checkpoint", passing=True, file=path.name)
+        self._log_event("checkpoint", passing=True, file=path.name)
 
     def _interrupt(self, why: str, saved: bool = False) -> None:
         if not saved:
             self._save()
-        self._tell("interrupted", passing=True, reason=why)
+        self._log_event("interrupted", passing=True, reason=why)
         raise Interrupted(why)
 
-    def _tell(self, what: str, *, passing: bool = False, **facts: Any) -> None:
+    def _log_event(self, what: str, *, passing: bool = False, **facts: Any) -> None:
         event = {"event": what, "step": self.steps, "time": self.budget.used, "time_left": self.budget.left}
         event |= {"parameters": self.parameters, "train_loss": self.train_loss, "rate": self.rate}
         self.log.tell(event | facts, passing=passing)

@@ -57,7 +57,7 @@ def _read_pod(look: ClusterSnapshot, namespace: str, name: str) -> Pod:
 def _explain(look: ClusterSnapshot, pod: Pod, api: Api) -> dict[str, Any]:
     from gpuyard.kubernetes.explanations import verdict
 
-    world, telling = look.world, look.scheduler.telling
+    world, messages = look.world, look.scheduler.messages
     ours = pod.scheduler == look.settings.scheduler
     waits = pod.waits and ours and pod.gpus > 0
     found: dict[str, Any] = {
@@ -71,7 +71,7 @@ def _explain(look: ClusterSnapshot, pod: Pod, api: Api) -> dict[str, Any]:
         plan = look.plan()
         starts = set() if plan is None else {start.job for start in plan.starts}
         job = world.job_of.get(pod.uid, "")
-        found["reason"] = "is about to start" if job in starts else telling.reason(pod)
+        found["reason"] = "is about to start" if job in starts else messages.reason(pod)
         found["nodes"] = verdict(world, pod).by_node
         if plan is not None and (held := plan.held.get(job)) is not None:
             found["queue"] = str(held)

@@ -169,7 +169,7 @@ def webhook(
     import logging
 
     from gpuyard.kubernetes.admission_webhook import PATH, Certificate, Rules, Webhook
-    from gpuyard.kubernetes.status_server import address_of
+    from gpuyard.kubernetes.cluster.quantity import address_of
     from gpuyard.server import security
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -201,7 +201,7 @@ def dashboard(
     ] = None,
 ) -> None:
     """Show the cluster in a browser: nodes with their GPUs, the queue, pods; nothing can be changed there."""
-    from gpuyard.kubernetes.status_server import address_of
+    from gpuyard.kubernetes.cluster.quantity import address_of
 
     url = scheduler_at(scheduler)
     host, port = address_of(listen)

@@ -135,9 +135,9 @@ def visit(
 ) -> None:
     """Train one piece of a recording: what its jobs do."""
     _check_torch()
-    from gpuyard.adapt.training.run_trees import Tree, actions_of
+    from gpuyard.adapt.training.run_trees import Tree, parse_node
 
-    Tree.at(folder).visit(actions_of(node))
+    Tree.at(folder).visit(parse_node(node))
 
 
 def _read(path: Path) -> Job:

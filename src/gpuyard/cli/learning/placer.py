@@ -20,7 +20,7 @@ def place(
     out: Annotated[str | None, option("--out", "FILE", "Write the trained placer there.")] = None,
 ) -> None:
     """Train a placer of tasks that share GPUs, and compare it with random, round robin, least loaded and best fit."""
-    from gpuyard.learn.place.placer import FIRST_TRAINING_SEED, METHODS, new_course, score, train
+    from gpuyard.learn.place.placer import FIRST_TRAINING_SEED, METHODS, new_episode_set, score, train
 
     if seeds > FIRST_TRAINING_SEED:
         raise UserError(f"--seeds takes at most {FIRST_TRAINING_SEED:,}: those beyond are trained on")
@@ -28,8 +28,8 @@ def place(
         placer = train(seed, generations, progress=bars.get(""))
     if out:
         placer.save(out)
-    course = new_course(range(seeds))
-    found = [score(course, method, placer.weights if method == "learned" else None) for method in METHODS]
+    episode_set = new_episode_set(range(seeds))
+    found = [score(episode_set, method, placer.weights if method == "learned" else None) for method in METHODS]
     if json:
         facts = [one._asdict() for one in found]
         output.print_json([{name: value for name, value in one.items() if name != "makespans"} for one in facts])

@@ -31,12 +31,12 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class NodeConstraints:
-    """What a pod asks of its node, as the API writes it."""
+    """A pod's node selector, affinity and tolerations, as JSON."""
 
     text: str = "[{}, null, []]"
 
     def refusal(self, name: str, labels: Labels, taints: Sequence[Taint]) -> str:
-        """Why a node will not do; empty if it will."""
+        """Why a node does not match; empty if it does."""
         selector, required, tolerations = _parsed(self.text)
         if any(labels.get(key) != value for key, value in selector.items()):
             return "did not match the node selector"
@@ -52,7 +52,6 @@ ANYWHERE = NodeConstraints()
 
 
 def node_constraints_of(spec: Mapping[str, Any]) -> NodeConstraints:
-    """What a pod's spec asks of its node."""
     selector, tolerations = spec.get("nodeSelector") or {}, spec.get("tolerations") or []
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
@@ -75,7 +74,7 @@ _USUAL = NodeConstraints(
 
 
 def unsupported(spec: Mapping[str, Any]) -> str:
-    """What a pod demands of where others are, which is not looked at here; empty if it demands nothing of the kind."""
+    """Constraints on other pods that gpuyard does not support; empty without any."""
     affinity = spec.get("affinity") or {}
     for kind, name in (("podAffinity", "pod affinity"), ("podAntiAffinity", "pod anti-affinity")):
         if (affinity.get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution"):
@@ -102,7 +101,7 @@ def _tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
 
 
 def _term(term: Mapping[str, Any], name: str, labels: Labels) -> bool:
-    """Whether a node is what one term asks for; an empty term asks for none."""
+    """Whether a node matches one term; an empty term matches none."""
     expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     if not expressions and not fields:
         return False
@@ -138,12 +137,9 @@ MIB, GIB = float(2**20), float(2**30)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a node has, and whom it lets in."""
-
     name: str
     gpus: int = 0
-    gpu_memory: float = 0.0
-    """Bytes of each GPU; 0: the node does not say."""
+    gpu_memory: float = 0.0  # bytes of each GPU; 0: the node does not say
     model: str = ""
     cpus: float = 0.0
     memory: float = 0.0
@@ -152,19 +148,20 @@ class Node:
     cordoned: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
-    addresses: frozenset[str] = frozenset()
-    """By what else it is known: IP addresses and host names."""
-    trouble: str = ""
-    """What it says of itself that makes no sense."""
+    addresses: frozenset[str] = frozenset()  # IP addresses and host names
+    trouble: str = ""  # an invalid label or annotation
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """What a cluster is made of; if it changes, so does the cluster."""
+        """If this changes, the core's cluster is built again."""
         return self.gpus, self.gpu_memory, self.model, self.cpus, self.memory, self.taints, dict(self.labels)
+
+    def refusal(self, constraints: NodeConstraints) -> str:
+        """Why the node does not meet a pod's constraints, whatever is free on it; empty if it does."""
+        return constraints.refusal(self.name, self.labels, self.taints)
 
 
 def node_of(object: Mapping[str, Any]) -> Node:
-    """A node, as the API describes it."""
     meta, spec, status = object["metadata"], object.get("spec") or {}, object.get("status") or {}
     labels, has = meta.get("labels") or {}, status.get("allocatable") or status.get("capacity") or {}
     trouble = ""
@@ -186,18 +183,18 @@ def node_of(object: Mapping[str, Any]) -> Node:
     )  # fmt: skip
 
 
-def said(meta: Mapping[str, Any], name: str) -> str | None:
-    """What an annotation says, or else a label."""
+def declared(meta: Mapping[str, Any], name: str) -> str | None:
+    """The value of an annotation, or else of a label."""
     annotations, labels = meta.get("annotations") or {}, meta.get("labels") or {}
     found = annotations.get(name)
     return labels.get(name) if found is None else found
 
 
 def _gpus(meta: Mapping[str, Any], has: Mapping[str, Any]) -> int:
-    """How many GPUs there are; each counts once, also where the device plugin has it several times, to share it."""
+    """Number of GPUs; each counts once, also where the device plugin lists it several times for sharing."""
     labels = meta.get("labels") or {}
-    if (told := said(meta, names.GPU_COUNT)) is not None:
-        return int(amount(told))
+    if (text := declared(meta, names.GPU_COUNT)) is not None:
+        return int(amount(text))
     if names.GPU in has:
         replicas = int(amount(labels.get("nvidia.com/gpu.replicas", 1))) or 1
         return int(amount(has[names.GPU])) // replicas
@@ -205,10 +202,10 @@ def _gpus(meta: Mapping[str, Any], has: Mapping[str, Any]) -> int:
 
 
 def _gpu_memory(meta: Mapping[str, Any], has: Mapping[str, Any]) -> float:
-    if (told := said(meta, names.GPU_MEMORY)) is not None:
-        return memory(told, MIB)
-    if (told := (meta.get("labels") or {}).get(names.NODE_GPU_MEMORY)) is not None:
-        return memory(told, MIB)
+    if (text := declared(meta, names.GPU_MEMORY)) is not None:
+        return memory(text, MIB)
+    if (text := (meta.get("labels") or {}).get(names.NODE_GPU_MEMORY)) is not None:
+        return memory(text, MIB)
     gpus = _gpus(meta, has)
     if names.ALIYUN_MEMORY in has and gpus:
         return amount(has[names.ALIYUN_MEMORY]) * GIB / gpus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,56 +24,27 @@ from gpuyard.core.events import (
 from gpuyard.core.model import Phase, Request, Rules
 from gpuyard.core.plan import Start
 from gpuyard.core.planner import OrderedPlanner
-from gpuyard.core.state import State
 from gpuyard.kubernetes.cluster.cluster_nodes import Node
-from gpuyard.kubernetes.cluster.node_state import CarriedState, NodeState
-from gpuyard.kubernetes.cluster.pod_requests import Gangs, Layout, Requests, Unit
+from gpuyard.kubernetes.cluster.inventory import Assignment, CarriedState, Inventory, Layout
+from gpuyard.kubernetes.cluster.node_state import NodeState
+from gpuyard.kubernetes.cluster.pod_requests import Gangs, Requests, WaitingGang
 from gpuyard.kubernetes.cluster.pods import Pod
 from gpuyard.kubernetes.settings import Settings
 
+_CPU_PODS = 16  # pods without GPUs that are assigned in one turn
 _ROWS = 20_000  # rows of jobs that are over, from which on they are forgotten
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """A pod that was given GPUs: the node, the indices there, and by what."""
-
-    pod: Pod
-    node: str
-    indices: tuple[int, ...]
-    start: Start
-    left: float
-    """Bytes that nobody had of the fullest of these GPUs, or GPUs of the node that were idle."""
-    charged: float
-    """Bytes of each GPU that it is counted with; 0: it has them for itself."""
-
-
-class ClusterState:
-    """Pods and nodes, and the core's state of them."""
-
+class ClusterState(Inventory):
     def __init__(self, planner: OrderedPlanner, settings: Settings, estimate: Callable[[Pod], float]) -> None:
-        self.planner, self.settings, self.expected = planner, settings, estimate
-        self.nodes: dict[str, Node] = {}
-        self.pods: dict[str, Pod] = {}
-        """All that are not over, by uid."""
+        super().__init__(planner, settings)
+        self.expected = estimate
         self.rules = Rules()
-        self.engine: Engine | None = None
-        """None where there are no GPUs."""
-        self.layout = Layout((), lambda node: 0.0)
         self.hosts = NodeState(self)
         self.gangs = Gangs()
-        self.aside: dict[str, str] = {}
-        """Why pods that wait are not in the queue, by uid."""
-        self.plain: dict[str, Pod] = {}
-        """Pods of ours that wait and want no GPU."""
-        self.assumed: dict[str, Assignment] = {}
-        """Pods that were given GPUs and are not known to be bound yet."""
-        self.measured: dict[str, float] = {}
-        """Bytes of each GPU of nodes that do not say it, as their exporters do."""
-        self.job_of: dict[str, str] = {}
-        self.uid_of: dict[str, str] = {}
-        self.protected: set[str] = set()
-        """Pods that could not be evicted, and are left alone for a time."""
+        self.aside: dict[str, str] = {}  # why pods that wait are not in the queue, by uid
+        self.plain: dict[str, Pod] = {}  # pods of ours that wait and want no GPU
+        self.protected: set[str] = set()  # pods that could not be evicted, and are left alone for a time
         self._requests: Requests | None = None
         self.stale = True
         self._names = 0
@@ -81,19 +52,17 @@ class ClusterState:
     # -- what the API tells -------------------------------------------------------------------------
 
     def put_node(self, node: Node, now: float) -> None:
-        """A node came, or changed."""
         former, self.nodes[node.name] = self.nodes.get(node.name), node
         if former is None or former.shape != node.shape:
             self.stale = self.stale or node.gpus > 0 or (former is not None and former.gpus > 0)
         self.hosts.touch(node.name)
 
     def drop_node(self, name: str) -> None:
-        """A node is gone; the pods that were there soon are, too."""
+        """A node is gone; its pods soon will be."""
         former = self.nodes.pop(name, None)
         self.stale = self.stale or (former is not None and former.gpus > 0)
 
     def put_pod(self, pod: Pod, now: float) -> None:
-        """A pod came, or changed."""
         former = self.pods.get(pod.uid)
         if pod.over:
             self.drop_pod(pod, now)
@@ -113,7 +82,7 @@ class ClusterState:
             self._put_plain(pod, now)
 
     def drop_pod(self, pod: Pod, now: float) -> None:
-        """A pod is over, or gone: what it held is free."""
+        """A pod has ended or is gone: what it held is free."""
         former = self.pods.pop(pod.uid, None)
         self.assumed.pop(pod.uid, None)
         self.aside.pop(pod.uid, None)
@@ -128,18 +97,17 @@ class ClusterState:
             self._end(job, pod, now)
 
     def is_ours(self, pod: Pod) -> bool:
-        """Whether a pod is ours to give a node to; one that asks for nonsense is told so."""
         return pod.scheduler == self.settings.scheduler
 
     def _put_plain(self, pod: Pod, now: float) -> None:
-        """A pod of ours waits that wants no GPU, perhaps no longer."""
+        """A pod of ours without GPUs came, or changed."""
         self._put_aside(pod, "", now)
         self.aside.pop(pod.uid, None)
         if pod.waits:
             self.plain[pod.uid] = pod
 
     def _says_where(self, pod: Pod) -> bool:
-        """Whether a pod of somebody else says which GPUs it has, as ours do."""
+        """Whether a pod of another scheduler declares its GPUs, as ours do."""
         return bool(pod.gpus and pod.node and pod.indices)
 
     def _end(self, job: str, pod: Pod, now: float) -> None:
@@ -218,15 +186,15 @@ class ClusterState:
         return request
 
     def request_of(self, uid: str) -> Request | None:
-        """What a pod that is in the queue, or has GPUs, asks for; None if it is neither."""
+        """The request of a pod that is queued or has GPUs; else None."""
         pod, job = self.pods.get(uid), self.job_of.get(uid)
         if pod is None or job is None or self._requests is None:
             return None
         request = self._request([pod])
         return None if isinstance(request, str) else request
 
-    def _regroup(self, unit: Unit, now: float) -> None:
-        """The members of a gang are others now: let it be one job if there are enough of them, else none."""
+    def _regroup(self, unit: WaitingGang, now: float) -> None:
+        """The members of a gang changed: it is one job if there are enough of them, else none."""
         state = self.state
         if unit.job and state is not None and unit.job in state.row_of:
             if state.phase[state.row_of[unit.job]] is Phase.QUEUED:
@@ -257,7 +225,7 @@ class ClusterState:
     # -- pods that have GPUs ------------------------------------------------------------------------
 
     def _bound(self, pod: Pod, now: float) -> None:
-        """A pod has a node, by our hands or not."""
+        """A pod has a node, chosen by us or not."""
         self.assumed.pop(pod.uid, None)
         self.aside.pop(pod.uid, None)
         if self.gangs.knows(pod.uid) and (unit := self.gangs.leave(pod.uid)) is not None:
@@ -267,7 +235,7 @@ class ClusterState:
             return
         gpus = self.layout.gpus(pod.node, pod.indices)
         job = self.job_of.get(pod.uid)
-        if job is not None and self._spot(job) == gpus:
+        if job is not None and self.gpus_of(job) == gpus:
             self._begun(job, pod, now)
             return
         if job is not None:  # it waits here still, or is elsewhere than we thought
@@ -277,26 +245,12 @@ class ClusterState:
         if gpus is not None and len(gpus) == pod.gpus:
             self._occupy(pod, gpus, now)
         else:
-            self.hosts.touch(pod.node)  # nobody knows which GPUs it has
-
-    def _spot(self, job: str) -> tuple[int, ...]:
-        """The GPUs that a job has; none while it waits."""
-        state = self.state
-        known = state is not None and job in state.row_of
-        return tuple(state.spot[state.row_of[job]].tolist()) if state is not None and known else ()
-
-    def holds(self, job: str) -> bool:
-        """Whether a job has GPUs."""
-        return bool(self._spot(job))
-
-    def knows_gpus_of(self, pod: Pod) -> bool:
-        """Whether it is known which GPUs a pod has."""
-        return pod.uid in self.job_of and self.holds(self.job_of[pod.uid])
+            self.hosts.touch(pod.node)  # its GPUs are unknown
 
     def _occupy(self, pod: Pod, gpus: tuple[int, ...], now: float) -> None:
-        """Let a pod that has GPUs already have them in the core as well."""
+        """Record in the core the GPUs that a pod already has."""
         request = self._request([pod])
-        if isinstance(request, str):  # where it is would not do for it any more; it is there all the same
+        if isinstance(request, str):  # its node no longer matches; it runs there all the same
             request = Request(
                 gpus=pod.gpus, memory=pod.gpu_memory, compute=100.0 if pod.whole else 0.0, user=pod.namespace,
                 estimate=self.expected(pod), priority=pod.priority, cpus=max(pod.cpus, 1e-12),
@@ -322,7 +276,7 @@ class ClusterState:
     # -- what a plan does ---------------------------------------------------------------------------
 
     def start(self, start: Start, now: float) -> list[Assignment]:
-        """Give a waiting pod, or the members of a gang, the GPUs that a plan says; none where pods are too many."""
+        """Assign the GPUs of a plan to a pod, or to the members of a gang; none where nodes are full of pods."""
         assert self.engine is not None
         unit = self.gangs.by_job(start.job)
         if not self._takes(start, unit):
@@ -352,8 +306,21 @@ class ClusterState:
             found_all.append(assigned)
         return found_all
 
-    def _takes(self, start: Start, unit: Unit | None) -> bool:
-        """Whether nodes may have as many pods more, of which the core knows nothing; who is full is closed next."""
+    def start_plain(self) -> list[Assignment]:
+        """Assign nodes to some of the waiting pods without GPUs, highest priority first."""
+        waiting = [pod for pod in self.plain.values() if pod.uid not in self.assumed]
+        waiting.sort(key=lambda pod: (-pod.priority, pod.created, pod.key))
+        found = []
+        for pod in waiting[:_CPU_PODS]:
+            if (node := self.hosts.best_for(pod)) is not None:
+                assignment = Assignment(pod, node, (), Start("", ()), 0.0, 0.0)
+                self.assumed[pod.uid] = assignment
+                self.hosts.touch(node)
+                found.append(assignment)
+        return found
+
+    def _takes(self, start: Start, unit: WaitingGang | None) -> bool:
+        """Whether nodes may have that many more pods, a limit which the core does not know."""
         where, nodes = self.layout.where, self.layout.nodes
         if unit is None:
             return self.hosts.takes(nodes[where(start.gpus[0])[0]].name)
@@ -372,10 +339,10 @@ class ClusterState:
         return Assignment(pod, self.layout.nodes[n].name, indices, start, left, charged)
 
     def give_back(self, uid: str, now: float, begin: float = 0.0) -> None:
-        """A pod could not be bound: it waits again, and not before a time; unless it has a node after all."""
+        """A pod could not be bound: it waits again, not before `begin`, unless it has a node after all."""
         self.assumed.pop(uid, None)
         pod, job = self.pods.get(uid), self.job_of.get(uid)
-        if pod is None or pod.node or job is None or not self.holds(job):
+        if pod is None or pod.node or job is None or not self.gpus_of(job):
             return
         assert self.state is not None
         self.record(Requeued(now, job, self.state.attempt[self.state.row_of[job]], begin))
@@ -389,39 +356,24 @@ class ClusterState:
 
     # -- the state ----------------------------------------------------------------------------------
 
-    @property
-    def state(self) -> State | None:
-        """The core's state; None where there are no GPUs."""
-        return None if self.engine is None else self.engine.state
-
-    def record(self, event: object) -> None:
-        """Let an event of the core happen."""
-        if self.engine is not None:
-            self.engine.record(event)  # type: ignore[arg-type]
-
-    def memory_of(self, node: Node) -> float:
-        """Bytes of each GPU of a node; 0 if nobody knows."""
-        return node.gpu_memory or self.measured.get(node.name, 0.0) or self.settings.gpu_memory
-
     def set_rules(self, rules: Rules, now: float) -> None:
-        """From now on GPUs are shared by these rules."""
         if rules != self.rules:
             self.rules = rules
             self.record(RulesSet(now, rules))
 
     @property
     def is_long(self) -> bool:
-        """Whether most of the state is about pods that are over."""
+        """Whether most rows of the state are of pods that have ended."""
         return self.state is not None and len(self.state.ids) > _ROWS + 2 * len(self.job_of)
 
     def settle(self, now: float) -> None:
-        """Let everything that was told be in the core's state, before a plan."""
+        """Bring the core's state up to date, before a plan."""
         if self.stale or self.is_long:
             self.rebuild(now)
         self.hosts.settle(now)
 
     def rebuild(self, now: float) -> None:
-        """Make the state anew, of the pods and nodes that there are."""
+        """Build the state again from the pods and nodes that there are."""
         former, held, self.stale = CarriedState.of(self), dict(self.assumed), False
         self.layout = Layout(self.nodes.values(), self.memory_of)
         cluster = self.layout.cluster()
@@ -431,15 +383,14 @@ class ClusterState:
         if self.engine is not None:
             former.carry_over(self.engine.state, self.rules, now)
             self._requests = Requests(self.layout, self.settings, self.planner, self.engine.state)
-        self.hosts.anew()
+        self.hosts.check_all()
         ours = [pod for pod in self.pods.values() if self.is_ours(pod) or self._says_where(pod)]
         ours = [pod for pod in ours if pod.uid not in self.plain and (pod.gpus or not pod.node)]
         for pod in sorted(ours, key=lambda pod: (pod.created, pod.key)):
-            self._again(pod, held.get(pod.uid), now)
+            self._readmit(pod, held.get(pod.uid), now)
         former.renew(self, now)
 
-    def _again(self, pod: Pod, assumed: Assignment | None, now: float) -> None:
-        """Take a pod into a state that is made anew."""
+    def _readmit(self, pod: Pod, assumed: Assignment | None, now: float) -> None:
         if pod.node:
             self._bound(pod, now)
         elif assumed is not None and (gpus := self.layout.gpus(assumed.node, assumed.indices)) is not None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from gpuyard.core.model import Cluster, Request
+from gpuyard.core.model import Request
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.state import State
-from gpuyard.kubernetes.cluster.cluster_nodes import Node, NodeConstraints
+from gpuyard.kubernetes.cluster.cluster_nodes import NodeConstraints
+from gpuyard.kubernetes.cluster.inventory import SOME_CPU, Layout
 from gpuyard.kubernetes.cluster.pods import Pod
 from gpuyard.kubernetes.settings import Settings
 
@@ -19,26 +17,19 @@ Key = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Unit:
-    """The members of a gang that wait."""
-
+class WaitingGang:
     namespace: str
     name: str
     size: int = 1
     timeout: float = 0.0
-    since: float = 0.0
-    """When the first of them came."""
+    since: float = 0.0  # when the first of them came
     members: dict[str, None] = field(default_factory=dict)
-    job: str = ""
-    """The core's job for all of them; empty: there are too few."""
-    begin: float = 0.0
-    """Not before this: some could not be bound."""
-    told: bool = False
-    """Whether it was told that it has been incomplete for long."""
+    job: str = ""  # the core's job for all of them; empty: there are too few
+    begin: float = 0.0  # not before this: some could not be bound
+    reported: bool = False  # whether an event says that it has been incomplete for long
 
     @property
     def key(self) -> Key:
-        """What it is known by."""
         return self.namespace, self.name
 
     def ordered(self, pods: Mapping[str, Pod]) -> list[Pod]:
@@ -48,31 +39,28 @@ class Unit:
 
 
 class Gangs:
-    """All gangs of a cluster."""
-
     def __init__(self) -> None:
-        self.waiting: dict[Key, Unit] = {}
-        self._unit_of: dict[str, Unit] = {}
+        self.waiting: dict[Key, WaitingGang] = {}
+        self._unit_of: dict[str, WaitingGang] = {}
         self._bound: dict[Key, set[str]] = {}
 
     def needs_others(self, pod: Pod) -> bool:
-        """Whether a pod may not start by itself: enough of its gang have not."""
+        """Whether a pod may not start by itself: too few of its gang have a node."""
         assert pod.gang is not None
         return len(self._bound.get((pod.namespace, pod.gang.name), ())) < pod.gang.size
 
-    def join(self, pod: Pod) -> Unit:
-        """One more waits."""
+    def join(self, pod: Pod) -> WaitingGang:
         assert pod.gang is not None
         key = pod.namespace, pod.gang.name
-        unit = self.waiting.setdefault(key, Unit(*key, since=pod.created))
+        unit = self.waiting.setdefault(key, WaitingGang(*key, since=pod.created))
         unit.size, unit.timeout = max(unit.size, pod.gang.size), pod.gang.timeout
         unit.since = min(unit.since, pod.created)
         unit.members[pod.uid] = None
         self._unit_of[pod.uid] = unit
         return unit
 
-    def leave(self, uid: str) -> Unit | None:
-        """A member waits no longer; the gang that it waited with."""
+    def leave(self, uid: str) -> WaitingGang | None:
+        """A member waits no longer; returns its gang."""
         for bound in self._bound.values():
             bound.discard(uid)
         unit = self._unit_of.pop(uid, None)
@@ -83,78 +71,28 @@ class Gangs:
         return unit
 
     def knows(self, uid: str) -> bool:
-        """Whether a pod waits with a gang."""
         return uid in self._unit_of
 
     def bound(self, pod: Pod) -> None:
-        """A member has a node."""
         if pod.gang is not None:
             self._bound.setdefault((pod.namespace, pod.gang.name), set()).add(pod.uid)
 
     def unbound(self, pod: Pod) -> None:
-        """A member has none after all."""
         if pod.gang is not None:
             self._bound.get((pod.namespace, pod.gang.name), set()).discard(pod.uid)
 
-    def running(self, unit: Unit) -> int:
-        """How many members have a node."""
+    def running(self, unit: WaitingGang) -> int:
         return len(self._bound.get(unit.key, ()))
 
-    def by_job(self, job: str) -> Unit | None:
-        """The gang that a job of the core stands for; None if it stands for a pod."""
+    def by_job(self, job: str) -> WaitingGang | None:
+        """The gang of a job of the core; None for the job of a single pod."""
         if not job.startswith("gang "):
             return None
         return next((unit for unit in self.waiting.values() if unit.job == job), None)
 
 
-_SOME_CPU = 1e-12
-"""Cores of a pod that asks for none: too few to matter, and enough for the core to keep it on one node."""
-UNKNOWN = 1.0
-"""Bytes of a GPU of which nobody says how much it has: too few for anybody to share it."""
-
-
-class Layout:
-    """The nodes with GPUs, numbered through as the core has them."""
-
-    def __init__(self, nodes: Iterable[Node], memory_of: Callable[[Node], float]) -> None:
-        self.nodes = sorted((node for node in nodes if node.gpus > 0), key=lambda node: node.name)
-        self.number = {node.name: n for n, node in enumerate(self.nodes)}
-        sizes = [node.gpus for node in self.nodes]
-        self.first: list[int] = [0, *np.cumsum(sizes).tolist()] if sizes else [0]
-        self.memory = [memory_of(node) or UNKNOWN for node in self.nodes]
-
-    def cluster(self) -> Cluster | None:
-        """The same for the core; None where there is no GPU."""
-        if not self.nodes:
-            return None
-        sizes = tuple(node.gpus for node in self.nodes)
-        return Cluster(
-            sizes,
-            max(self.memory),
-            tuple(max(node.cpus, _SOME_CPU) for node in self.nodes),
-            tuple(max(node.memory, 1.0) for node in self.nodes),
-            gpu_memory=tuple(np.repeat(self.memory, sizes).tolist()),
-        )
-
-    def gpus(self, node: str, indices: Sequence[int]) -> tuple[int, ...] | None:
-        """The numbers of GPUs of a node; None if it has no such GPUs."""
-        n = self.number.get(node)
-        if n is None or not indices or max(indices) >= self.nodes[n].gpus or min(indices) < 0:
-            return None
-        return tuple(self.first[n] + index for index in indices)
-
-    def all_of(self, n: int) -> range:
-        """The numbers of all GPUs of a node."""
-        return range(self.first[n], self.first[n + 1])
-
-    def where(self, gpu: int) -> tuple[int, int]:
-        """The number of a GPU's node, and its index there."""
-        n = bisect_right(self.first, gpu) - 1
-        return n, gpu - self.first[n]
-
-
 class Requests:
-    """Requests for the pods of one layout. Pods that ask for the same have the same one."""
+    """Requests for the pods of one layout. Equal pods share one."""
 
     def __init__(self, layout: Layout, settings: Settings, planner: OrderedPlanner, state: State) -> None:
         self._layout, self._settings, self._planner, self._state = layout, settings, planner, state
@@ -165,16 +103,16 @@ class Requests:
         self._most = max((size - settings.buffer for size in layout.memory), default=0.0)
 
     def scope(self, wish: NodeConstraints) -> tuple[int, ...] | None:
-        """The GPUs of all nodes that a wish allows; none given: any; None: no node will do."""
+        """GPUs of all nodes that the constraints allow; empty: any; None: no node."""
         if wish not in self._scopes:
-            allowed = [n for n, node in enumerate(self._layout.nodes) if not refused(wish, node)]
+            allowed = [n for n, node in enumerate(self._layout.nodes) if not node.refusal(wish)]
             everywhere = len(allowed) == len(self._layout.nodes)
             gpus = () if everywhere else tuple(gpu for n in allowed for gpu in self._layout.all_of(n))
             self._scopes[wish] = gpus if allowed else None
         return self._scopes[wish]
 
     def of(self, pods: Sequence[Pod], estimate: float) -> Request | str:
-        """What a pod, or the pods of a gang, ask for; or why no node could ever give it."""
+        """The request of a pod or of a gang; or why no node could ever meet it."""
         head = pods[0]
         scope = self._common_scope(pods)
         if scope is None:
@@ -192,7 +130,7 @@ class Requests:
         return self._planner.refuses(self._state, request) or request
 
     def _common_scope(self, pods: Sequence[Pod]) -> tuple[int, ...] | None:
-        """The GPUs that will do for all members of a gang."""
+        """GPUs that all members of a gang may use."""
         if len(pods) == 1:
             return self.scope(pods[0].wish)
         wishes = frozenset(pod.wish for pod in pods)
@@ -204,7 +142,7 @@ class Requests:
         return self._common[wishes]
 
     def _may_be_stopped(self, pods: Sequence[Pod]) -> bool:
-        """Who may be evicted for others: by priority everybody who does not refuse, else only those who agree."""
+        """Whether pods may be evicted for others: by priority unless they refuse, else only if they agree."""
         if self._planner.policy.preemptive:
             return all(pod.preemptible is True for pod in pods)
         return self._settings.preemption and all(pod.preemptible is not False for pod in pods)
@@ -216,17 +154,12 @@ class Requests:
         cpus = max(pod.cpus / pod.gpus for pod in pods) * gpus
         host = max(pod.memory / pod.gpus for pod in pods) * gpus
         size = max(pod.gpu_memory for pod in pods)
-        if not head.whole:  # who asks for all of the largest GPU is counted with all that can be shared of it
+        if not head.whole:  # a request for all of the largest GPU counts as all of it that can be shared
             size = min(size, self._most) if size <= max(self._layout.memory) else size
         return Request(
             gpus=gpus, estimate=min(estimate, head.limit), memory=size, compute=100.0 if head.whole else 0.0,
             priority=max(pod.priority for pod in pods), user=head.namespace, scope=scope, limit=head.limit,
-            preemptible=self._may_be_stopped(pods), cpus=max(cpus, _SOME_CPU), host_memory=host,
+            preemptible=self._may_be_stopped(pods), cpus=max(cpus, SOME_CPU), host_memory=host,
             kind=head.signature if len(pods) == 1 else "", patient=any(pod.patient for pod in pods),
             parts=tuple(pod.gpus for pod in pods) if len(pods) > 1 else (),
         )  # fmt: skip
-
-
-def refused(wish: NodeConstraints, node: Node) -> str:
-    """Why a node will not do for a pod, whatever is free on it; empty if it will."""
-    return wish.refusal(node.name, node.labels, node.taints)

@@ -15,8 +15,8 @@ from gpuyard.kubernetes.cluster.cluster_nodes import (
     GIB,
     MIB,
     NodeConstraints,
+    declared,
     node_constraints_of,
-    said,
     unsupported,
 )
 from gpuyard.kubernetes.cluster.quantity import amount, memory, moment
@@ -37,8 +37,6 @@ class Gang:
 
 @dataclass(slots=True)
 class Pod:
-    """What is known of a pod."""
-
     uid: str
     namespace: str
     name: str
@@ -51,62 +49,47 @@ class Pod:
     deleting: bool = False
     gated: bool = False
     gpus: int = 0
-    gpu_memory: float = 0.0
-    """Bytes of each GPU; 0: not said."""
-    whole: bool = False
-    """Whether it wants its GPUs for itself; they must have as much memory as it asks for."""
+    gpu_memory: float = 0.0  # bytes of each GPU; 0: not said
+    whole: bool = False  # whether it wants whole GPUs, with as much memory as it asks for
     cpus: float = 0.0
     memory: float = 0.0
     priority: float = 0.0
-    patient: bool = False
-    """Nobody is evicted for it."""
-    preemptible: bool | None = None
-    """What it says of that itself."""
+    patient: bool = False  # no pod is evicted for it
+    preemptible: bool | None = None  # as declared
     wish: NodeConstraints = field(default=ANYWHERE)
     gang: Gang | None = None
-    duration: float | None = None
-    """Seconds that it is said to run."""
-    limit: float = math.inf
-    """Seconds after which Kubernetes ends it."""
-    usage: bool = True
-    """Whether it may be let in by what is used; else what it asks for counts."""
+    duration: float | None = None  # expected seconds, as declared
+    limit: float = math.inf  # seconds after which Kubernetes ends it
+    usage: bool = True  # whether it may be admitted by usage; else its request counts
     signature: str = ""
     indices: tuple[int, ...] = ()
     charged: float | None = None
     admitted_by: str = ""
     restarts: int = 0
-    controlled: bool = False
-    """Whether somebody makes it anew when it is gone."""
-    nominated: str = ""
-    """The node that others are being evicted from for it."""
+    controlled: bool = False  # whether a controller replaces it when it is gone
+    nominated: str = ""  # the node that others are being evicted from for it
     ip: str = ""
     version: str = ""
-    trouble: str = ""
-    """What it says that makes no sense, or that is not done here: it is not started until that is mended."""
+    trouble: str = ""  # a wrong or unsupported request: the pod does not start until it is corrected
 
     @property
     def key(self) -> str:
-        """As people write it."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def over(self) -> bool:
-        """Whether it holds nothing any more."""
         return self.phase in ("Succeeded", "Failed")
 
     @property
     def shares(self) -> bool:
-        """Whether it wants parts of GPUs."""
         return self.gpus > 0 and not self.whole
 
     @property
     def waits(self) -> bool:
-        """Whether it is to be given a node."""
         return not self.node and not self.over and not self.deleting
 
 
 def pod_of(object: Mapping[str, Any]) -> Pod:
-    """A pod, as the API describes it."""
     meta, spec, status = object["metadata"], object["spec"], object.get("status") or {}
     pod = Pod(
         meta["uid"], meta["namespace"], meta["name"], spec.get("schedulerName") or "default-scheduler",
@@ -124,65 +107,62 @@ def pod_of(object: Mapping[str, Any]) -> Pod:
     pod.cpus, pod.memory = _requests(spec, "cpu"), _requests(spec, "memory")
     try:
         _read_gpus(pod, meta, spec)
-        _read_wishes(pod, meta, spec)
+        _read_scheduling(pod, meta, spec)
     except (UserError, ValueError) as error:
         pod.trouble = str(error)
-    _read_written(pod, meta.get("annotations") or {})
+    _read_placement(pod, meta.get("annotations") or {})
     return pod
 
 
 def _read_gpus(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
-    """How many GPUs a pod wants, and how much of them."""
     whole = int(_requests(spec, names.GPU))
-    told = said(meta, names.GPU_MEMORY)
-    if told is not None:
-        pod.gpu_memory = memory(told)
-    elif (seed := said(meta, names.SEED_MEMORY)) is not None:
+    text = declared(meta, names.GPU_MEMORY)
+    if text is not None:
+        pod.gpu_memory = memory(text)
+    elif (seed := declared(meta, names.SEED_MEMORY)) is not None:
         pod.gpu_memory = memory(seed, MIB)
     elif shared := _requests(spec, names.ALIYUN_MEMORY):
         pod.gpu_memory = shared * GIB
-    if whole:  # the device plugin gives whole GPUs away; these have to have so much memory
+    if whole:  # the device plugin gives whole GPUs; they must have this much memory
         pod.gpus, pod.whole = whole, True
     elif pod.gpu_memory:
-        count = said(meta, names.GPU_COUNT)
+        count = declared(meta, names.GPU_COUNT)
         pod.gpus = _number(count, f"{names.GPU_COUNT} is a number of GPUs") if count is not None else 1
 
 
-def _read_wishes(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
-    """What else a pod says of how it is to be scheduled."""
+def _read_scheduling(pod: Pod, meta: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
     pod.wish = node_constraints_of(spec)
     pod.trouble = unsupported(spec)
     if pod.trouble:
         pod.trouble += " is not supported by gpuyard"
-    if (gang := said(meta, names.GANG)) is not None:
-        size = _number(said(meta, names.GANG_SIZE) or "1", f"{names.GANG_SIZE} is a number of members")
-        timeout = said(meta, names.GANG_TIMEOUT)
+    if (gang := declared(meta, names.GANG)) is not None:
+        size = _number(declared(meta, names.GANG_SIZE) or "1", f"{names.GANG_SIZE} is a number of members")
+        timeout = declared(meta, names.GANG_TIMEOUT)
         pod.gang = Gang(gang, size, parse_duration(timeout) if timeout else _DEFAULT_GANG_TIMEOUT)
-    if (duration := said(meta, names.DURATION)) is not None:
+    if (duration := declared(meta, names.DURATION)) is not None:
         pod.duration = parse_duration(duration)
         if not 0 < pod.duration < math.inf:
             raise UserError(f"{names.DURATION} is a time above 0, not {duration}")
-    if (admission := said(meta, names.ADMISSION)) is not None:
+    if (admission := declared(meta, names.ADMISSION)) is not None:
         if admission not in ("requests", "usage"):
             raise UserError(f"{names.ADMISSION} is requests or usage, not {admission}")
         pod.usage = admission == "usage"
-    if (told := said(meta, names.PREEMPTIBLE)) is not None:
-        if told not in ("true", "false"):
-            raise UserError(f"{names.PREEMPTIBLE} is true or false, not {told}")
-        pod.preemptible = told == "true"
+    if (text := declared(meta, names.PREEMPTIBLE)) is not None:
+        if text not in ("true", "false"):
+            raise UserError(f"{names.PREEMPTIBLE} is true or false, not {text}")
+        pod.preemptible = text == "true"
     if pod.gpus:
-        pod.signature = said(meta, names.WORKLOAD) or _signature(pod.namespace, pod.gpus, _programs(spec))
+        pod.signature = declared(meta, names.WORKLOAD) or _signature(pod.namespace, pod.gpus, _programs(spec))
 
 
 def _number(text: str, what: str) -> int:
-    """A number of 1 or more, as somebody wrote it."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise UserError(f"{what}, 1 or more, not {text}")
     return int(text)
 
 
-def _read_written(pod: Pod, annotations: Mapping[str, str]) -> None:
-    """What we wrote on a pod when it was bound; what makes no sense there was written by somebody else."""
+def _read_placement(pod: Pod, annotations: Mapping[str, str]) -> None:
+    """Annotations that we wrote at the binding; nonsense there is another program's."""
     try:
         pod.indices = tuple(int(text) for text in annotations.get(names.INDICES, "").split(",") if text)
         charged = annotations.get(names.CHARGED)
@@ -193,7 +173,7 @@ def _read_written(pod: Pod, annotations: Mapping[str, str]) -> None:
 
 
 def _requests(spec: Mapping[str, Any], resource: str) -> float:
-    """What all containers ask for together; those that run before the others count where they ask for more."""
+    """The sum over containers; init containers count where they ask for more."""
 
     def of(container: Mapping[str, Any]) -> float:
         resources = container.get("resources") or {}
@@ -210,7 +190,7 @@ def _requests(spec: Mapping[str, Any], resource: str) -> float:
 
 
 def _times(status: Mapping[str, Any]) -> tuple[float | None, float | None, int]:
-    """When a pod began to run and ended, and how often its containers were started again."""
+    """Start and end of a pod, and the number of restarts of its containers."""
     begun, ended, restarts = list[float](), list[float](), 0
     for one in status.get("containerStatuses") or []:
         restarts += int(one.get("restartCount") or 0)
@@ -233,7 +213,7 @@ def _programs(spec: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...
 
 @lru_cache(maxsize=8192)
 def _signature(namespace: str, gpus: int, programs: Iterable[tuple[str, tuple[str, ...]]]) -> str:
-    """What a pod has in common with those that use the same: images, and commands without what is of one run only."""
+    """Identifies similar pods: images, and commands without what changes from run to run."""
     images = [image for image, _ in programs]
     words = [word for _, command in programs for word in command]
     return sign(words or ["image"], directory="/", content=" ".join(images), user=namespace, gpus=gpus).exact

@@ -1,4 +1,4 @@
-"""Quantities as Kubernetes writes them (`250m`, `6994Mi`, `2e3`), and times."""
+"""Text as people and Kubernetes write it: quantities (`250m`, `6994Mi`, `2e3`), times, addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ _AMOUNT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(n|u|m|k|M|G|T
 
 
 def amount(text: object) -> float:
-    """A quantity as a number."""
     match = _AMOUNT.fullmatch(str(text).strip())
     if match is None:
         raise UserError(f"'{text}' is no quantity; Kubernetes writes 6994Mi, 6Gi or 250m")
@@ -23,7 +22,7 @@ def amount(text: object) -> float:
 
 
 def memory(text: object, unit: float = 1.0) -> float:
-    """Bytes of memory, in a unit where the number alone is written; `20G` are powers of 1024, as gpuyard has them."""
+    """Bytes of memory; a bare number is in `unit`, and `20G` are powers of 1024, as in gpuyard."""
     written = str(text).strip()
     if unit != 1.0 and written.replace(".", "", 1).isdigit():
         found = float(written) * unit
@@ -37,3 +36,11 @@ def memory(text: object, unit: float = 1.0) -> float:
 def moment(text: str | None) -> float | None:
     """Seconds since 1970 of a time as the API writes it; None if there is none."""
     return datetime.fromisoformat(text).timestamp() if text else None
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """`127.0.0.1:10260` as a host and a port."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"'{text}' is no address to listen at; write for example 127.0.0.1:10260")
+    return host.strip("[]") or "0.0.0.0", int(port)

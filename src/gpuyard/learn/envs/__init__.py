@@ -10,19 +10,17 @@ except ImportError:
     raise UserError("environments need gymnasium: pip install 'gpuyard[rl]'") from None
 
 PLACE, QUEUE = "gpuyard/Place-v0", "gpuyard/Queue-v0"
-_MAX_TICKS = 2000
-"""Ticks after which the placing of tasks is cut short: who only ever delays would go on for ever."""
+_MAX_TICKS = 2000  # ticks after which an episode is truncated: an agent could delay for ever
 
 
 def register() -> None:
-    """Make the environments known, unless they are."""
     if PLACE not in gymnasium.registry:
-        gymnasium.register(PLACE, "gpuyard.learn.envs.place_env:PlaceEnv", max_episode_steps=_MAX_TICKS)
+        gymnasium.register(PLACE, "gpuyard.learn.envs.environments:PlaceEnv", max_episode_steps=_MAX_TICKS)
     if QUEUE not in gymnasium.registry:
         gymnasium.register(
             QUEUE,
-            "gpuyard.learn.envs.queue_env:QueueEnv",
-            vector_entry_point="gpuyard.learn.envs.queue_env:QueueVectorEnv",
+            "gpuyard.learn.envs.environments:QueueEnv",
+            vector_entry_point="gpuyard.learn.envs.environments:QueueVectorEnv",
         )
 
 

@@ -44,8 +44,6 @@ WINDOW, GPUS, LOAD = 256, 64, 1.0
 
 
 class Jobs(NamedTuple):
-    """The jobs of an episode, by submission."""
-
     submit: Floats
     run: Floats
     estimate: Floats
@@ -53,23 +51,17 @@ class Jobs(NamedTuple):
 
 
 class Source:
-    """Gives the jobs of one episode after another."""
-
     cluster: Cluster
-    size: int
-    """Jobs of an episode."""
-    most_gpus: int
-    """What all jobs of an episode ask for together, at most."""
-    left_out: int
-    """Jobs of the trace that can never run on the cluster."""
+    size: int  # jobs of an episode
+    most_gpus: int  # the largest sum of GPUs of an episode's jobs
+    left_out: int  # jobs of the trace that can never run on the cluster
 
     def draw(self, rng: np.random.Generator, start: int | None = None) -> Jobs:
-        """The jobs of the next episode."""
         raise NotImplementedError
 
 
 class Windows(Source):
-    """Stretches of a trace: so many jobs in a row, from anywhere."""
+    """Windows of a trace: consecutive jobs, from any position."""
 
     def __init__(self, trace: Trace, cluster: Cluster, planner: OrderedPlanner, window: int, estimate: str | None):
         if reason := why_not(trace, cluster, planner):
@@ -98,7 +90,7 @@ class Windows(Source):
 
 
 class Workloads(Source):
-    """Poisson arrivals and log-normal run times, drawn anew for each episode."""
+    """Poisson arrivals and log-normal run times, drawn for each episode."""
 
     def __init__(self, cluster: Cluster, window: int, load: float, estimate: str | None):
         self.cluster, self.size, self.load, self.estimate, self.left_out = cluster, window, load, estimate, 0
@@ -115,7 +107,6 @@ def new_source(
     trace: str | Path | Trace | None, gpus: int | Cluster | None, planner: OrderedPlanner, window: int, load: float,
     estimate: str | None,
 ) -> Source:  # fmt: skip
-    """The source that is meant."""
     if window < 1:
         raise UserError(f"an episode has at least 1 job, not {window}")
     jobs = None if trace is None else (trace if isinstance(trace, Trace) else read(trace)).with_gpus().by_arrival()
@@ -135,7 +126,7 @@ def new_source(
 
 
 def planner_for(discipline: str, placement: str) -> OrderedPlanner:
-    """A planner of that discipline and placement; who is next is not its business here."""
+    """A planner of that discipline and placement; the environment orders the queue."""
     if placement == "random":
         raise UserError("placement random draws at every plan, which environments do not; take first, pack or spread")
     return make_planner("fcfs", discipline=discipline, placement=placement)
@@ -152,19 +143,16 @@ Observations = npt.NDArray[np.float32]
 @cache
 def loops() -> ModuleType:
     """The compiled loops; imports numba."""
-    source = compiler.merged_source(_MODULES, ("go_on",))
+    source = compiler.merged_source(_MODULES, ("advance_fleet",))
     # What the drivers inline for speed would take a minute to compile here, for a few percent of a step.
     return compiler.load("fleet", source.replace(", forceinline=True", ""))
 
 
 def width_of(max_queue: int) -> int:
-    """How many numbers an observation has."""
     return max_queue * len(JOB_FEATURES) + len(CLUSTER_FEATURES)
 
 
 class Clusters:
-    """So many simulated clusters, all waiting for decisions."""
-
     def __init__(
         self,
         count: int,
@@ -205,28 +193,28 @@ class Clusters:
         _load(self.fleet, b, jobs, self.objective)
         self.what[:] = LEAVE
         self.what[b] = BEGIN
-        self._go_on(np.zeros(len(self.what), dtype=np.int64))
+        self._advance(np.zeros(len(self.what), dtype=np.int64))
 
     def step(self, actions: npt.NDArray[np.int64], active: Flags) -> None:
-        """Decide for each active cluster; what comes of it is in `seen`, `masks`, `rewards` and `over`."""
+        """Decide for each active cluster; results are in `seen`, `masks`, `rewards` and `over`."""
         self.rewards[~active] = 0.0
         self.over[~active] = False
         self.what[:] = np.where(active, CHOOSE, LEAVE)
-        self._go_on(actions)
+        self._advance(actions)
 
-    def _go_on(self, actions: npt.NDArray[np.int64]) -> None:
-        loops().go_on(
+    def _advance(self, actions: npt.NDArray[np.int64]) -> None:
+        loops().advance_fleet(
             self.fleet, actions, self.what, self.rules, self.scratch, self.visible, self.seen, self.masks, self.rewards,
             self.over,
         )  # fmt: skip
 
     def starts(self, b: int) -> Floats:
-        """When each job of a cluster's episode started, by submission; NaN before."""
+        """Start times of the jobs of a cluster's episode, by submission; NaN before."""
         found: Floats = self.fleet.start[b].copy()
         return found
 
     def metrics(self, b: int) -> dict[str, float]:
-        """How an episode went whose jobs have all started: the definitions are those of `gpuyard simulate`."""
+        """Metrics of an episode whose jobs have all started, as `gpuyard simulate` defines them."""
         of = self.fleet
         submit, run, start = of.submit[b], of.run[b], of.start[b]
         jct = start + run - submit
@@ -266,7 +254,6 @@ def _new_fleet(count: int, jobs: int, cluster: Cluster, most: int) -> Fleet:
 
 
 def _clear(fleet: Fleet, b: int, cluster: Cluster) -> None:
-    """An empty cluster before its first job."""
     fleet.idle[b] = fleet.size
     fleet.lowest[b] = fleet.first[:-1]
     fleet.free[b] = cluster.gpus
@@ -280,7 +267,7 @@ def _clear(fleet: Fleet, b: int, cluster: Cluster) -> None:
 
 
 def _load(fleet: Fleet, b: int, jobs: Jobs, objective: str) -> None:
-    """The jobs of an episode, and what it costs to let them wait."""
+    """The jobs of an episode, and the cost of their waits."""
     fleet.submit[b], fleet.run[b], fleet.estimate[b], fleet.gpus[b] = jobs
     fleet.offset[b, 1:] = np.cumsum(jobs.gpus)
     length = np.maximum(jobs.run, SHORT) if objective == "slowdown" else np.ones(len(jobs.run))

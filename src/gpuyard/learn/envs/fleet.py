@@ -32,19 +32,16 @@ HEAD, WAITING, OVER = range(3)
 
 
 class Fleet(NamedTuple):
-    """All clusters, a line of every array for each."""
+    """All clusters, a row of every array for each."""
 
     submit: Floats
     run: Floats
     estimate: Floats
     gpus: Ints
-    pace: Floats
-    """What a second of waiting costs, of each job."""
-    lump: Floats
-    """What it costs besides, once it starts."""
+    pace: Floats  # cost of a second of waiting, of each job
+    lump: Floats  # additional cost at its start
     rejected: Flags
-    size: Ints
-    """GPUs of each node; like `first` and `node` the same for all clusters."""
+    size: Ints  # GPUs of each node; like `first` and `node` the same for all clusters
     first: Ints
     node: Ints
     idle: Ints
@@ -70,37 +67,25 @@ class Fleet(NamedTuple):
     expected_until: Floats
     expected_late: Floats
     expected_span: Ints
-    queue: Ints
-    """Rows that wait, by submission."""
-    numbers: Floats
-    """Time; the reserved job's shadow time; what it has cost since the last decision; what a second costs now."""
-    marks: Ints
-    """The reserved row, -1 if there is none; how many wait; whether all have started."""
+    queue: Ints  # rows that wait, by submission
+    numbers: Floats  # time; the reserved job's shadow time; cost since the last decision; cost of a second now
+    marks: Ints  # the reserved row, -1 if there is none; how many wait; whether all have started
 
 
 class Rules(NamedTuple):
-    """What is the same for all clusters."""
-
     discipline: int
-    code: int
-    """Of the placement."""
-    least: float
-    """What a job costs at least."""
-    may_idle: bool
-    """Whether time may be let pass although a job in view would fit."""
+    code: int  # of the placement
+    least: float  # least cost of a job
+    may_idle: bool  # whether time may be let pass although a job in view would fit
 
 
 class Scratch(NamedTuple):
-    """Arrays to work with."""
-
     starts: Starts
     found: Ints
     later: Ints
 
 
 class Copy(NamedTuple):
-    """One of the clusters."""
-
     work: Work
     site: Site
     yard: Schedule
@@ -114,7 +99,7 @@ class Copy(NamedTuple):
 
 
 def copy_at(fleet: Fleet, b: int, code: int) -> Copy:
-    """The b-th cluster, as views of its lines."""
+    """The b-th cluster, as views of its rows."""
     demand = Demand(fleet.gpus[b], None, None, None, None, fleet.estimate[b], None, None)  # type: ignore[arg-type]
     pool = Pool(
         fleet.first, fleet.size, fleet.node, fleet.idle[b], fleet.tenants[b],
@@ -144,7 +129,7 @@ def copy_at(fleet: Fleet, b: int, code: int) -> Copy:
 
 
 def begin_jobs(copy: Copy, starts: Starts, least: float) -> int:
-    """Let everybody begin whom a loop has started; returns how many that were."""
+    """Begin the jobs that a loop has started; returns their number."""
     now, begin = copy.numbers[NOW], 0
     for i in range(starts.size[0]):
         row = starts.rows[i]
@@ -175,7 +160,6 @@ def _unqueue(copy: Copy, row: int) -> None:
 
 
 def try_row(copy: Copy, row: int, least: float, scratch: Scratch) -> bool:
-    """Start a job if it fits."""
     if copy.site.demand.gpus[row] > copy.yard.free[0]:
         return False
     scratch.found[0] = row
@@ -184,7 +168,7 @@ def try_row(copy: Copy, row: int, least: float, scratch: Scratch) -> bool:
 
 
 def overtake(copy: Copy, rules: Rules, scratch: Scratch) -> None:
-    """Start those whom the discipline lets go ahead of the reserved job, by submission."""
+    """Start the jobs that the discipline lets go ahead of the reserved one, by submission."""
     if rules.discipline == COMMIT or copy.marks[WAITING] < 2 or copy.yard.free[0] == 0:
         return
     now, head, free = copy.numbers[NOW], copy.marks[HEAD], copy.yard.free[0]
@@ -213,7 +197,7 @@ def overtake(copy: Copy, rules: Rules, scratch: Scratch) -> None:
 
 
 def can_wait(copy: Copy, visible: int, may_idle: bool) -> bool:
-    """Whether time may be let pass: whether anything will ever happen by itself, and GPUs may stay idle for it."""
+    """Whether time may pass: whether an event will ever come, and GPUs may stay idle for it."""
     if not may_idle:
         for i in range(min(copy.marks[WAITING], visible)):
             if has_room(copy.site.code, copy.site.pool.size, copy.site.pool.idle, copy.site.demand.gpus[copy.queue[i]]):
@@ -222,7 +206,7 @@ def can_wait(copy: Copy, visible: int, may_idle: bool) -> bool:
 
 
 def pass_time(copy: Copy, stepwise: bool) -> None:
-    """Let the next events happen; what waiting costs meanwhile is added up."""
+    """Process the next events; the cost of waiting meanwhile is added up."""
     now = next_instant(copy.clock, copy.work, copy.yard, copy.site.pool.idle, stepwise)
     numbers, marks, counts = copy.numbers, copy.marks, copy.clock.counts
     numbers[COST] += numbers[RATE] * (now - numbers[NOW])
@@ -237,7 +221,7 @@ def pass_time(copy: Copy, stepwise: bool) -> None:
 
 
 def until_asked(copy: Copy, rules: Rules, scratch: Scratch) -> None:
-    """Go on until somebody has to be chosen, or all have started."""
+    """Continue until a job has to be chosen, or all have started."""
     marks = copy.marks
     while True:
         if marks[HEAD] >= 0:
@@ -290,18 +274,17 @@ CLUSTER_FEATURES = (
 )
 _JOB = 8
 LEAVE, CHOOSE, BEGIN = range(3)
-_LONG = 18.0
-"""About the logarithm of two years in seconds: what is longer looks no longer."""
+_LONG = 18.0  # about the logarithm of two years in seconds: what is longer looks no longer
 _SOON = (600.0, 3600.0, 21600.0)
 
 
 def level(value: float, most: float) -> float:
-    """A number of any size, 0 or more, as one from 0 to 1 by its logarithm."""
+    """A number of any size, 0 or more, scaled to 0 to 1 by its logarithm."""
     return float(min(np.log1p(max(value, 0.0)) / most, 1.0))
 
 
 def observe_jobs(copy: Copy, visible: int, seen: Floats) -> None:
-    """Write the features of the first jobs of the queue; what is beyond them is 0."""
+    """Write the features of the first jobs of the queue; the rest is 0."""
     gpus, estimate, submit = copy.site.demand.gpus, copy.site.demand.estimate, copy.work.submit
     now, free, total = copy.numbers[NOW], copy.yard.free[0], len(copy.yard.pool.tenants)
     seen[: visible * _JOB] = 0.0
@@ -319,7 +302,7 @@ def observe_jobs(copy: Copy, visible: int, seen: Floats) -> None:
 
 
 def observe_cluster(copy: Copy, visible: int, seen: Floats) -> None:
-    """Write the features of the cluster, by what is expected of running jobs."""
+    """Write the features of the cluster, by the expected ends of running jobs."""
     now, total = copy.numbers[NOW], len(copy.yard.pool.tenants)
     waiting = copy.marks[WAITING]
     first, last = copy.expected.span[0], copy.expected.span[1]
@@ -337,7 +320,6 @@ def observe_cluster(copy: Copy, visible: int, seen: Floats) -> None:
 
 
 def observe(copy: Copy, visible: int, may_idle: bool, seen: Floats, mask: Flags) -> None:
-    """Write an observation, and which actions are possible."""
     observe_jobs(copy, visible, seen)
     observe_cluster(copy, visible, seen[visible * _JOB :])
     for i in range(visible):
@@ -345,11 +327,11 @@ def observe(copy: Copy, visible: int, may_idle: bool, seen: Floats, mask: Flags)
     mask[visible] = can_wait(copy, visible, may_idle)
 
 
-def go_on(
+def advance_fleet(
     fleet: Fleet, actions: Ints, what: Ints, rules: Rules, scratch: Scratch, visible: int, seen: Floats, masks: Flags,
     rewards: Floats, over: Flags,
 ) -> None:  # fmt: skip
-    """Go on to each cluster's next decision: by doing what was chosen, or from the beginning; or leave it (`what`)."""
+    """Advance each cluster to its next decision, by its action or from the beginning, or leave it (`what`)."""
     for b in range(len(actions)):
         if what[b] == LEAVE:
             continue

@@ -8,31 +8,22 @@ import numpy as np
 
 from gpuyard.core.loops.pool import Floats, Ints
 
-CAPACITY = 100
-"""Percent of a GPU, and of its memory."""
-MISFIT, DELAY, PER_TICK = -2.0, -0.05, -0.1
-"""Rewards: for a choice that does not fit, for none, and, at the end, for every tick that it took."""
+CAPACITY = 100  # percent of a GPU, and of its memory
+MISFIT, DELAY, PER_TICK = -2.0, -0.05, -0.1  # rewards: no fit, no choice, and for each tick at the end
 
 
-class Floor(NamedTuple):
-    """One episode under way."""
-
-    tasks: Ints
-    """Utilization, memory, duration and priority of each task, in order."""
-    held: Ints
-    """GPU, utilization or memory, tick: what running tasks hold at the next placement, a tick later, and so on."""
-    gpu: Ints
-    """Where each task was put, -1 before."""
-    start: Ints
-    """The tick at which it was; waits count from 0."""
-    counts: Ints
-    """Ticks so far; the row at the head; percent of GPUs used, added up over ticks; tasks that have ended."""
+class Episode(NamedTuple):
+    tasks: Ints  # utilization, memory, duration and priority of each task, in order
+    held: Ints  # GPU, utilization or memory, tick: use by running tasks at the next placement and the ticks after it
+    gpu: Ints  # where each task was put, -1 before
+    start: Ints  # the tick at which it was; waits count from 0
+    counts: Ints  # ticks so far; the row at the head; percent of GPUs used, added up over ticks; tasks that have ended
 
 
-def new_floor(tasks: Ints, gpus: int, longest: int) -> Floor:
-    """Before the first tick, all GPUs empty; no task runs longer than so many ticks."""
+def new_episode(tasks: Ints, gpus: int, longest: int) -> Episode:
+    """Before the first tick, all GPUs empty; `longest`: ticks that no task exceeds."""
     n = len(tasks)
-    return Floor(
+    return Episode(
         tasks,
         np.zeros((gpus, 2, longest), np.int64),
         np.full(n, -1, np.int64),
@@ -41,9 +32,8 @@ def new_floor(tasks: Ints, gpus: int, longest: int) -> Floor:
     )
 
 
-def is_over(floor: Floor) -> bool:
-    """Whether every task has been placed and has ended."""
-    return bool(floor.counts[3] == len(floor.tasks))
+def is_over(episode: Episode) -> bool:
+    return bool(episode.counts[3] == len(episode.tasks))
 
 
 def has_space(held: Ints, gpu: int, task: Ints) -> bool:
@@ -52,14 +42,14 @@ def has_space(held: Ints, gpu: int, task: Ints) -> bool:
 
 
 def put_on(held: Ints, gpu: int, task: Ints) -> None:
-    """A task holds its part of a GPU for as long as it runs."""
+    """Reserve a task's part of a GPU for as long as it runs."""
     for tick in range(task[2]):
         held[gpu, 0, tick] += task[0]
         held[gpu, 1, tick] += task[1]
 
 
 def pass_tick(held: Ints) -> None:
-    """What was to be held a tick later is held now."""
+    """Shift reservations by a tick."""
     last = held.shape[2] - 1
     for gpu in range(held.shape[0]):
         for kind in range(2):
@@ -68,9 +58,9 @@ def pass_tick(held: Ints) -> None:
             held[gpu, kind, last] = 0
 
 
-def step_floor(floor: Floor, action: int) -> float:
-    """One tick: try the head where it is wanted (beyond the last GPU: nowhere), and let time pass. The reward."""
-    counts, tasks, held = floor.counts, floor.tasks, floor.held
+def step_episode(episode: Episode, action: int) -> float:
+    """One tick: try the head on a GPU (beyond the last: none), and let time pass. Returns the reward."""
+    counts, tasks, held = episode.counts, episode.tasks, episode.held
     now, head, gpus = counts[0], counts[1], len(held)
     reward = 0.0
     if head < len(tasks):
@@ -78,8 +68,8 @@ def step_floor(floor: Floor, action: int) -> float:
             reward = DELAY
         elif has_space(held, action, tasks[head]):
             put_on(held, action, tasks[head])
-            floor.gpu[head] = action
-            floor.start[head] = now
+            episode.gpu[head] = action
+            episode.start[head] = now
             counts[1] = head + 1
             reward = (20 - now) * 0.1
         else:
@@ -87,7 +77,7 @@ def step_floor(floor: Floor, action: int) -> float:
     for gpu in range(gpus):
         counts[2] += held[gpu, 0, 0]
     counts[0] = now + 1
-    reward += _ended(floor, now)
+    reward += _ended(episode, now)
     if counts[3] == len(tasks):
         reward += PER_TICK * counts[0]
     else:
@@ -95,33 +85,31 @@ def step_floor(floor: Floor, action: int) -> float:
     return reward
 
 
-def _ended(floor: Floor, now: int) -> float:
-    """Count those who ended at this tick; their reward."""
+def _ended(episode: Episode, now: int) -> float:
+    """Count tasks that ended at this tick; returns their reward."""
     reward = 0.0
-    for row in range(floor.counts[1]):
-        if floor.start[row] + floor.tasks[row, 2] == now:
-            floor.counts[3] += 1
-            reward += 10 + 2 * floor.tasks[row, 3]
+    for row in range(episode.counts[1]):
+        if episode.start[row] + episode.tasks[row, 2] == now:
+            episode.counts[3] += 1
+            reward += 10 + 2 * episode.tasks[row, 3]
     return reward
 
 
-def outcome(floor: Floor) -> Floats:
-    """Makespan in ticks, mean wait in ticks, and percent of all GPUs used: what an episode is judged by."""
-    ticks = floor.counts[0]
-    wait = floor.start.sum() / len(floor.start)
-    return np.array([float(ticks), wait, floor.counts[2] / (ticks * len(floor.held))])
+def outcome(episode: Episode) -> Floats:
+    """Makespan in ticks, mean wait in ticks, and utilization in percent."""
+    ticks = episode.counts[0]
+    wait = episode.start.sum() / len(episode.start)
+    return np.array([float(ticks), wait, episode.counts[2] / (ticks * len(episode.held))])
 
 
-AHEAD = 10
-"""How many tasks are looked at: the head, and those behind it."""
+AHEAD = 10  # how many tasks are looked at: the head, and those behind it
 FEATURES = 16
-WEIGHTS = FEATURES + 2
-"""One for each feature, and the delay's own: a constant, and how soon a task ends."""
+WEIGHTS = FEATURES + 2  # one for each feature, and the delay's own: a constant, and how soon a task ends
 _NEVER = -1e9
 
 
 def describe(held: Ints, gpu: int, tasks: Ints, ahead: int, scratch: Ints, out: Floats) -> None:
-    """Write what it would be like to put the first of the tasks on this GPU; about 0 to 1 each."""
+    """Write features of the first task on this GPU; about 0 to 1 each."""
     task = tasks[0]
     longest = held.shape[2]
     scratch[:] = held
@@ -149,7 +137,7 @@ def describe(held: Ints, gpu: int, tasks: Ints, ahead: int, scratch: Ints, out: 
 
 
 def _look_ahead(held: Ints, tasks: Ints, ahead: int, out: Floats) -> None:
-    """Let best fit place the tasks behind the head: how long each has to wait for its turn, at most a tick each."""
+    """Place the tasks behind the head by best fit: the wait of each for its turn, at most a tick each."""
     longest = held.shape[2]
     passed = 0
     out[12] = out[13] = out[14] = 0.0
@@ -175,7 +163,7 @@ def _look_ahead(held: Ints, tasks: Ints, ahead: int, out: Floats) -> None:
 
 
 def fullest(held: Ints, task: Ints) -> int:
-    """Best fit: of the GPUs that can take a task, the one of which most is used; -1 if none can."""
+    """Best fit: of the GPUs that can take a task, the fullest; -1 if none can."""
     best, most = -1, -1
     for gpu in range(len(held)):
         used = held[gpu, 0, 0] + held[gpu, 1, 0]
@@ -185,7 +173,6 @@ def fullest(held: Ints, task: Ints) -> int:
 
 
 def correction(weights: Floats, features: Floats) -> float:
-    """What is added to a GPU's score."""
     total = 0.0
     for f in range(FEATURES):
         total += weights[f] * features[f]
@@ -193,7 +180,7 @@ def correction(weights: Floats, features: Floats) -> float:
 
 
 def first_end(held: Ints) -> int:
-    """Ticks until a GPU is used less than now; as many as there are where nothing runs."""
+    """Ticks until a GPU is used less than now; all of them where nothing runs."""
     longest = held.shape[2]
     soonest = longest
     for gpu in range(len(held)):
@@ -206,7 +193,7 @@ def first_end(held: Ints) -> int:
 
 
 def choose_gpu(weights: Floats, held: Ints, tasks: Ints, ahead: int, scratch: Ints, features: Floats) -> int:
-    """The best GPU that can take the first task; the number past the last GPU where none can, or delay is better."""
+    """The best GPU that can take the first task; the number of GPUs where none can, or delay is better."""
     gpus, longest = len(held), held.shape[2]
     best, score = gpus, _NEVER
     for gpu in range(gpus):
@@ -228,7 +215,6 @@ RANDOM, ROUND_ROBIN, LEAST_LOADED, BEST_FIT, LEARNED = range(5)
 
 
 def least_used(held: Ints) -> int:
-    """The GPU of which least is used, whether the task fits or not."""
     best = 0
     for gpu in range(len(held)):
         if held[gpu, 0, 0] < held[best, 0, 0]:
@@ -236,40 +222,40 @@ def least_used(held: Ints) -> int:
     return best
 
 
-def decide(method: int, floor: Floor, weights: Floats, dice: Ints, scratch: Ints, features: Floats) -> int:
-    """What a method does next: a GPU for the head, or the number past the last one for none."""
-    now, head, gpus = floor.counts[0], floor.counts[1], len(floor.held)
-    if head == len(floor.tasks):
+def decide(method: int, episode: Episode, weights: Floats, dice: Ints, scratch: Ints, features: Floats) -> int:
+    """The action of a method: a GPU for the head, or the number of GPUs for none."""
+    now, head, gpus = episode.counts[0], episode.counts[1], len(episode.held)
+    if head == len(episode.tasks):
         return gpus
     if method == RANDOM:
         return int(dice[now % len(dice)])
     if method == ROUND_ROBIN:
         return int(now % gpus)
     if method == LEAST_LOADED:
-        return least_used(floor.held)
+        return least_used(episode.held)
     if method == BEST_FIT:
-        best = fullest(floor.held, floor.tasks[head])
+        best = fullest(episode.held, episode.tasks[head])
         return best if best >= 0 else gpus
-    ahead = min(AHEAD, len(floor.tasks) - head)
-    return choose_gpu(weights, floor.held, floor.tasks[head:], ahead, scratch, features)
+    ahead = min(AHEAD, len(episode.tasks) - head)
+    return choose_gpu(weights, episode.held, episode.tasks[head:], ahead, scratch, features)
 
 
 def play(tasks: Ints, gpus: int, longest: int, method: int, weights: Floats, dice: Ints) -> Floats:
     """One episode: makespan, wait, utilization and reward."""
-    floor = new_floor(tasks, gpus, longest)
-    scratch = np.empty_like(floor.held)
+    episode = new_episode(tasks, gpus, longest)
+    scratch = np.empty_like(episode.held)
     features = np.zeros(FEATURES)
     total = 0.0
-    while not is_over(floor):
-        total += step_floor(floor, decide(method, floor, weights, dice, scratch, features))
+    while not is_over(episode):
+        total += step_episode(episode, decide(method, episode, weights, dice, scratch, features))
     found = np.empty(4)
-    found[:3] = outcome(floor)
+    found[:3] = outcome(episode)
     found[3] = total
     return found
 
 
 def play_all(tasks: Ints, counts: Ints, gpus: int, longest: int, method: int, weights: Floats, dice: Ints) -> Floats:
-    """Every episode, a row of numbers each; a line of `dice` for each."""
+    """Every episode, a row of numbers each; a row of `dice` for each."""
     found = np.empty((len(counts), 4))
     for i in range(len(counts)):
         found[i] = play(tasks[i, : counts[i]], gpus, longest, method, weights, dice[i])

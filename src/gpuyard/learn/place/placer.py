@@ -23,14 +23,14 @@ from gpuyard.sim.trace import Floats, Ints
 from gpuyard.sim.workload import Range, TaskMix, TaskType, load_mix
 
 UTILIZATION, MEMORY, DURATION, PRIORITY = range(4)
-"""The columns of an array of tasks: percent of a GPU, percent of its memory, ticks, and higher goes first."""
+"""Columns of tasks: percent of a GPU, percent of its memory, ticks, priority."""
 
 _COLUMNS = ("compute", "memory", "duration", "priority")
 _UNSAID = {"compute": Range(100.0, 100.0), "memory": Range(0.0, 0.0), "priority": Range(0.0, 0.0)}
 
 
 def known_mix(config: str | None = None) -> TaskMix:
-    """The mix of a task file (without one: the three built-in kinds), if tasks of one GPU can be made of it."""
+    """The mix of a task file (without one: the three built-in kinds), if its tasks fit on one GPU."""
     mix = load_mix(config)
     for kind in mix.types:
         if kind.ranges.get("gpus", Range(1.0, 1.0)).high > 1:
@@ -39,12 +39,10 @@ def known_mix(config: str | None = None) -> TaskMix:
 
 
 def longest(mix: TaskMix) -> int:
-    """Ticks that no task of this mix exceeds."""
     return int(np.ceil(max(kind.ranges["duration"].high for kind in mix.types)))
 
 
 def most_tasks(mix: TaskMix) -> int:
-    """How many tasks an episode has at most."""
     return int(mix.tasks.high)
 
 
@@ -73,10 +71,9 @@ def _pick(rng: random.Random, among: Range) -> int:
 
 
 class Episodes(NamedTuple):
-    """Several episodes in one array, for loops that play them all."""
+    """Several episodes in one array, for the compiled loop."""
 
-    tasks: Ints
-    """Episode, task, column; what is beyond an episode's own tasks is 0."""
+    tasks: Ints  # episode, task, column; what is beyond an episode's own tasks is 0
     counts: Ints
 
 
@@ -98,23 +95,18 @@ METHODS = {
     "best-fit": episodes.BEST_FIT,
     "learned": episodes.LEARNED,
 }
-_DICE = 512
-"""Random choices of an episode before they repeat."""
+_DICE = 512  # random choices of an episode before they repeat
 
 
 class Score(NamedTuple):
-    """What a method achieved, averaged over episodes."""
+    """Results of a method, averaged over episodes."""
 
     method: str
-    makespan: float
-    """Ticks until the last task was through."""
-    wait: float
-    """Ticks that tasks waited for their turn."""
-    utilization: float
-    """Percent of all GPUs."""
+    makespan: float  # ticks until the last task was through
+    wait: float  # ticks that tasks waited for their turn
+    utilization: float  # percent of all GPUs
     reward: float
-    makespans: Floats
-    """Of each episode."""
+    makespans: Floats  # of each episode
 
 
 @cache
@@ -123,40 +115,37 @@ def loops() -> ModuleType:
     return compiler.load("place", compiler.merged_source((episodes,), ("play_all",)))
 
 
-class Course(NamedTuple):
-    """Episodes, and the GPUs on which they are played."""
-
+class EpisodeSet(NamedTuple):
     episodes: Episodes
     gpus: int
     longest: int
     dice: Ints
 
 
-def new_course(seeds: Sequence[int], gpus: int = GPUS, mix: TaskMix | None = None) -> Course:
-    """The episodes of these seeds."""
+def new_episode_set(seeds: Sequence[int], gpus: int = GPUS, mix: TaskMix | None = None) -> EpisodeSet:
     mix = mix or known_mix()
     dice = np.stack([np.random.default_rng(seed).integers(0, gpus, _DICE) for seed in seeds])
-    return Course(draw_episodes(seeds, mix), gpus, longest(mix), dice)
+    return EpisodeSet(draw_episodes(seeds, mix), gpus, longest(mix), dice)
 
 
-def play(course: Course, method: str, weights: Floats | None = None) -> Floats:
+def play(episode_set: EpisodeSet, method: str, weights: Floats | None = None) -> Floats:
     """Makespan, wait, utilization and reward of each episode, a row each."""
     known = np.zeros(WEIGHTS) if weights is None else weights
-    tasks, counts = course.episodes
-    found: Floats = loops().play_all(tasks, counts, course.gpus, course.longest, METHODS[method], known, course.dice)
+    tasks, counts = episode_set.episodes
+    found: Floats = loops().play_all(
+        tasks, counts, episode_set.gpus, episode_set.longest, METHODS[method], known, episode_set.dice
+    )
     return found
 
 
-def score(course: Course, method: str, weights: Floats | None = None) -> Score:
-    """The same on average."""
-    found = play(course, method, weights)
+def score(episode_set: EpisodeSet, method: str, weights: Floats | None = None) -> Score:
+    found = play(episode_set, method, weights)
     makespan, wait, utilization, reward = found.mean(axis=0).tolist()
     return Score(method, makespan, wait, utilization, reward, found[:, 0])
 
 
 GENERATIONS, POPULATION, EPISODES = 60, 16, 128
-FIRST_TRAINING_SEED = 1_000_000
-"""Episodes below this seed are never trained on."""
+FIRST_TRAINING_SEED = 1_000_000  # episodes below this seed are never trained on
 _FORMAT = "gpuyard placer 1"
 
 Progress = Callable[[int, int], None]
@@ -164,14 +153,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Placer:
-    """Weights, and where they come from."""
-
     weights: Floats
     seed: int = 0
     generations: int = 0
 
     def choose(self, observation: npt.NDArray[np.float32], gpus: int = GPUS) -> int:
-        """What to do next, from an observation of `gpuyard/Place-v0` alone."""
+        """The next action, from an observation of `gpuyard/Place-v0` alone."""
         held, tasks = _read(observation, gpus)
         ahead = int(np.count_nonzero(tasks[:, 2]))
         if not ahead:
@@ -179,7 +166,6 @@ class Placer:
         return choose_gpu(self.weights, held, tasks, ahead, np.empty_like(held), np.zeros(FEATURES))
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, as JSON."""
         content: dict[str, Any] = {"format": _FORMAT, "seed": self.seed, "generations": self.generations}
         text = json.dumps(content | {"weights": self.weights.tolist()}, indent=2)
         try:
@@ -189,7 +175,6 @@ class Placer:
 
 
 def load_placer(path: str | Path) -> Placer:
-    """Read a placer from a file."""
     try:
         content = json.loads(Path(path).read_text())
         if content["format"] != _FORMAT:
@@ -206,7 +191,7 @@ def load_placer(path: str | Path) -> Placer:
 
 
 def observe(held: Ints, tasks: Ints, left: int, most: int, top: float) -> npt.NDArray[np.float32]:
-    """What a placer gets to see, 0 to 1 each: GPUs now and in ticks to come, the first tasks, and how many are left."""
+    """A placer's observation, 0 to 1 each: GPUs now and in coming ticks, the first tasks, and the number left."""
     longest = held.shape[2]
     seen = np.zeros((AHEAD, 4))
     seen[: len(tasks)] = tasks[:AHEAD] / np.array([CAPACITY, CAPACITY, longest, top])
@@ -214,12 +199,11 @@ def observe(held: Ints, tasks: Ints, left: int, most: int, top: float) -> npt.ND
 
 
 def size_of_observation(gpus: int, longest: int) -> int:
-    """How many numbers that is."""
     return gpus * 2 * longest + AHEAD * 4 + 1
 
 
 def _read(observation: npt.NDArray[np.float32], gpus: int) -> tuple[Ints, Ints]:
-    """What GPUs hold, and the tasks, out of an observation; priorities are left out, since nothing goes by them."""
+    """Reservations and tasks of an observation, without priorities, which nothing depends on."""
     cells = len(observation) - AHEAD * 4 - 1
     longest = cells // (2 * gpus)
     held = np.rint(observation[:cells] * CAPACITY).astype(np.int64).reshape(gpus, 2, longest)
@@ -240,9 +224,9 @@ def train(
     search = CMA(mean=np.zeros(WEIGHTS), sigma=0.3, seed=seed, population_size=population)
     rng = np.random.default_rng(seed)
     for generation in range(generations):
-        course = new_course(rng.integers(FIRST_TRAINING_SEED, 2**40, episodes).tolist(), gpus)
+        episode_set = new_episode_set(rng.integers(FIRST_TRAINING_SEED, 2**40, episodes).tolist(), gpus)
         candidates = [search.ask() for _ in range(population)]
-        search.tell([(x, float(play(course, "learned", x)[:, 0].mean())) for x in candidates])
+        search.tell([(x, float(play(episode_set, "learned", x)[:, 0].mean())) for x in candidates])
         if progress:
             progress(generation + 1, generations)
     return Placer(np.array(search.mean), seed, generations)

@@ -22,22 +22,18 @@ EPISODES = 1000
 
 
 class Process(NamedTuple):
-    """What runs, how long, and from when on it may."""
-
     burst: float
     arrival: float = 0.0
 
 
 class Outcome(NamedTuple):
-    """An order, and what it comes to on average."""
-
     order: tuple[int, ...]
     wait: float
     turnaround: float
 
 
 def run_in(order: Sequence[int], processes: Sequence[Process]) -> Outcome:
-    """Run processes in this order, one after another; who has not arrived yet is waited for."""
+    """Run processes in this order, one after another; the machine waits for those that have not arrived yet."""
     now = wait = turnaround = 0.0
     for i in order:
         began = max(now, processes[i].arrival)
@@ -48,12 +44,11 @@ def run_in(order: Sequence[int], processes: Sequence[Process]) -> Outcome:
 
 
 def first_come(processes: Sequence[Process]) -> Outcome:
-    """FCFS."""
     return run_in(sorted(range(len(processes)), key=lambda i: processes[i].arrival), processes)
 
 
 def shortest_first(processes: Sequence[Process]) -> Outcome:
-    """SJF, not preemptive: of those who have arrived, the shortest."""
+    """SJF, not preemptive: of the processes that have arrived, the shortest."""
     left, order, now = set(range(len(processes))), list[int](), 0.0
     while left:
         here = [i for i in left if processes[i].arrival <= now]
@@ -68,9 +63,9 @@ def shortest_first(processes: Sequence[Process]) -> Outcome:
 
 
 def learn_order(processes: Sequence[Process], seed: int = 0, episodes: int = EPISODES) -> Outcome:
-    """The order that the table has come to; the same seed learns the same."""
+    """The order that the table has learned; the same seed learns the same."""
     n = len(processes)
-    table = np.zeros((n + 1, n))  # the last row: nobody has run yet
+    table = np.zeros((n + 1, n))  # the last row: no process has run yet
     rng = np.random.default_rng(seed)
     epsilon = EPSILON
     for _ in range(episodes):
@@ -82,7 +77,7 @@ def learn_order(processes: Sequence[Process], seed: int = 0, episodes: int = EPI
 def _episode(
     table: Floats, processes: Sequence[Process], epsilon: float, rng: np.random.Generator, learns: bool = True
 ) -> list[int]:
-    """Run every process once, the table's best or any, and learn of each choice."""
+    """Run every process once, the table's best or a random one, and learn from each choice."""
     last, now, order = len(processes), 0.0, list[int]()
     left = list(range(len(processes)))
     while left:
