@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuyard.experiments.design import JobResult, RunResult
+from gpuyard.figures.files import cell, csv_text
 from gpuyard.recordings.series import Recording
 from gpuyard.units import format_number
 
@@ -241,20 +240,8 @@ def jobs_csv(results: Sequence[RunResult]) -> str:
 
 def summary_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """The table with all its numbers."""
-    return _csv(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""
+    return _csv(list(rows[0]), (row.values() for row in rows)) if rows else ""
 
 
-def _csv(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows([[_cell(value) for value in row] for row in rows])
-    return text.getvalue()
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return format_number(round(value, 6)) if isinstance(value, float) else str(value)
+def _csv(heads: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    return csv_text(heads, ([cell(value, 6) for value in row] for row in rows))

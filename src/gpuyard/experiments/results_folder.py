@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from gpuyard.errors import UserError
 from gpuyard.experiments.design import Experiment, JobResult, RunResult, Scheduler
+from gpuyard.figures.files import write_atomically
 from gpuyard.recordings.series import Recording
 from gpuyard.recordings.textform import read_recording, write_recording
 from gpuyard.units import format_number
@@ -93,14 +94,14 @@ class Results:
     def claim(self, experiment: Experiment, simulate: bool) -> None:
         """Let the folder be this experiment's."""
         said = {"version": VERSION, "simulate": simulate, "experiment": asdict(experiment)}
-        _put(self.folder / _MARK, _json(said))
+        write_atomically(self.folder / _MARK, _json(said))
 
     def save(self, run: Run, key: str, result: RunResult, recording: Recording) -> None:
         """Keep a run that is done; its result comes last, so that it is there as a whole or not at all."""
         for name in ("recordings", "runs"):
             (self.folder / name).mkdir(exist_ok=True)
         write_recording(self._recording(run), recording)
-        _put(self._result(run), _json({"version": VERSION, "meaning": key, "result": asdict(result)}))
+        write_atomically(self._result(run), _json({"version": VERSION, "meaning": key, "result": asdict(result)}))
 
     def find(self, run: Run, key: str) -> RunResult | None:
         """A run that was done before; a `UserError` if it is one of another experiment."""
@@ -154,12 +155,6 @@ class Results:
 
     def _recording(self, run: Run) -> Path:
         return self.folder / "recordings" / f"{run.name}.json.gz"
-
-
-def _put(path: Path, content: bytes) -> None:
-    from gpuyard.figures.style import write_atomically  # here, because it comes with matplotlib, and a look needs none
-
-    write_atomically(path, content)
 
 
 def _turn(path: Path) -> int:

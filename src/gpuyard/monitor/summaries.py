@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 
 from gpuyard.api.types import Job
 from gpuyard.client.client import Client
+from gpuyard.figures.files import csv_text, write_atomically
 from gpuyard.recordings.series import Floats, Recording, Series, Subject, energy
 
 if TYPE_CHECKING:
@@ -267,32 +267,24 @@ def _rounded_value(value: float | None) -> float | None:
 
 def write_jobs(path: Path, jobs: Sequence[JobRun]) -> Path:
     """`jobs.csv`: a row for each job."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(JOBS)
-        for one in jobs:
-            job, measured = one.job, one.job["measured"]
-            energy = job.get("energy_wh")
-            writer.writerow((
-                job["id"], job["name"] or "", job["state"], job["submitted_at"], job["started_at"] or "",
-                job["ended_at"] or "", _cell(_rounded_value(one.wait)), f"{one.run:.3f}", " ".join(map(str,
-                job["gpus"])),
-                job["attempt"], _cell(job["exit_code"]), _cell(measured["peak"] if measured else None), _cell(energy),
-            ))  # fmt: skip
+    write_atomically(path, csv_text(JOBS, map(_job_row, jobs)).encode())
     return path
 
 
-def _cell(value: Any) -> Any:
-    return "" if value is None else value
+def _job_row(one: JobRun) -> tuple[Any, ...]:
+    job, measured = one.job, one.job["measured"]
+    return (
+        job["id"], job["name"], job["state"], job["submitted_at"], job["started_at"], job["ended_at"],
+        _rounded_value(one.wait), f"{one.run:.3f}", " ".join(map(str, job["gpus"])), job["attempt"], job["exit_code"],
+        measured["peak"] if measured else None, job.get("energy_wh"),
+    )  # fmt: skip
 
 
 def write_allocations(path: Path, jobs: Sequence[JobRun], begin: float) -> Path:
     """`task_allocation_log.csv`: when which task was given which GPU, in seconds since the first submission."""
     found = sorted((stay.start, one.label, gpu) for one in jobs for stay in one.stays for gpu in stay.gpus)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("time", "task", "gpu"))
-        writer.writerows((f"{at - begin:.3f}", label, gpu) for at, label, gpu in found)
+    rows = ((f"{at - begin:.3f}", label, gpu) for at, label, gpu in found)
+    write_atomically(path, csv_text(("time", "task", "gpu"), rows).encode())
     return path
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,25 +10,26 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
+from gpuyard.figures.axes import label_axis, label_x, room_for, time_ticks, time_unit
+from gpuyard.figures.files import csv_text, write_atomically
 from gpuyard.figures.style import (
+    BLUE,
+    COLOURS,
+    MARKS,
+    RED,
     capital,
     clean,
-    label_x,
+    clipped,
+    legend_beside,
     new_figure,
-    room_for,
     save,
-    shorten,
     styled,
-    time_unit,
-    write_atomically,
 )
 from gpuyard.sim.result_files import write_table
-from gpuyard.sim.schedule_plots import COLOURS, DURATIONS, METRIC_NAMES, TIME_TICKS
+from gpuyard.sim.schedule_plots import DURATIONS, METRIC_NAMES
 from gpuyard.sim.sweep import Axis, Sweep, Value
 
-_MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _AXIS_NAMES = {
     "load": "Load (times the trace's own arrival rate)",
     "gpus": "GPUs",
@@ -61,13 +60,13 @@ def trend(found: Sweep, metric: str) -> Figure:
             y = np.array([row[metric] for row in rows]) / divisor
             ends = np.array([row.get(f"{metric}_ci", (row[metric], row[metric])) for row in rows]).reshape(-1, 2)
             order = np.argsort(x, kind="stable")
-            colour, mark = COLOURS[k % len(COLOURS)], _MARKS[k // len(COLOURS) % len(_MARKS)]
-            label = clean(shorten(policy, 30))
+            colour, mark = COLOURS[k % len(COLOURS)], MARKS[k // len(COLOURS) % len(MARKS)]
+            label = clipped(policy, 30)
             axes.plot(x[order], y[order], color=colour, marker=mark, markersize=4, linewidth=1.6, label=label)
             axes.fill_between(x[order], *(ends[order].T / divisor), color=colour, alpha=0.15, linewidth=0)
         axes.set_title(f"{capital(name)} by {_TITLE_NAMES.get(found.axis.name, clean(found.axis.name))}", loc="left")
         axes.grid()
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
+        legend_beside(figure)
         return figure
 
 
@@ -77,7 +76,7 @@ def _value_axis(axes: Axes, axis: Axis) -> dict[Value, float]:
     if all(isinstance(value, float) for value in axis.values):
         _number_axis(axes, [float(value) for value in axis.values])
         return {value: float(value) for value in axis.values}
-    ticks = [(float(k), clean(shorten(str(value), 24))) for k, value in enumerate(axis.values)]
+    ticks = [(float(k), clipped(str(value), 24)) for k, value in enumerate(axis.values)]
     axes.set_xlim(-0.06 * len(ticks), len(ticks) - 1 + 0.06 * len(ticks))
     crowded = not room_for(axes, ticks, _PANEL)
     label_x(axes, ticks)
@@ -116,10 +115,7 @@ def _metric_axis(axes: Axes, metric: str, name: str, heights: Sequence[float]) -
     axes.set_ylim(low / 1.2, high * 1.2)
     axes.set_ylabel(capital(f"{name} (log scale)"))
     if metric in DURATIONS:
-        ticks = [tick for tick in TIME_TICKS if low / 1.2 <= tick[0] <= high * 1.2]
-        axes.yaxis.set_major_locator(FixedLocator([at for at, _ in ticks]))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.set_yticklabels([text for _, text in ticks])
+        label_axis(axes.yaxis, time_ticks(low, high))
     return 1.0
 
 
@@ -132,17 +128,11 @@ def write_sweep(found: Sweep, metric: str, document: dict[str, Any], directory: 
     save(trend(found, metric), directory, "sweep")
 
 
-_DEMAND, _GIVEN, _LOST = "#8a8a8a", "#1f6fb4", "#d1493f"
-
-
 def write_filling(facts: dict[str, Any], directory: Path) -> None:
     """`metrics.json`, `curve.csv`, and `curve` as PNG and SVG."""
     directory.mkdir(parents=True, exist_ok=True)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("demand", "allocation", "fragmentation"))
-    writer.writerows([f"{value:.4f}" for value in point] for point in facts["curve"])
-    write_atomically(directory / "curve.csv", text.getvalue().encode())
+    points = ([f"{value:.4f}" for value in point] for point in facts["curve"])
+    write_atomically(directory / "curve.csv", csv_text(("demand", "allocation", "fragmentation"), points).encode())
     metrics = {name: value for name, value in facts.items() if name != "curve"}
     write_atomically(directory / "metrics.json", json.dumps(metrics, indent=2).encode() + b"\n")
     save(filling(facts), directory, "curve")
@@ -155,9 +145,9 @@ def filling(facts: dict[str, Any]) -> Figure:
     with styled():
         figure = new_figure(8, 4.5)
         axes = figure.subplots()
-        axes.plot((0, 100, top), (0, 100, 100), color=_DEMAND, linestyle=(0, (4, 3)), linewidth=1, label="ideal")
-        axes.plot(demand, allocation, color=_GIVEN, label=f"allocated: {facts['allocation']:.1f} % in the end")
-        axes.plot(demand, fragmentation, color=_LOST, label=f"fragmented: {facts['fragmentation']:.1f} % in the end")
+        axes.plot((0, 100, top), (0, 100, 100), color="#8a8a8a", linestyle=(0, (4, 3)), linewidth=1, label="ideal")
+        axes.plot(demand, allocation, color=BLUE, label=f"allocated: {facts['allocation']:.1f} % in the end")
+        axes.plot(demand, fragmentation, color=RED, label=f"fragmented: {facts['fragmentation']:.1f} % in the end")
         axes.set_title(clean(f"Filling {facts['gpus']:,} GPUs, placement {facts['placement']}"), loc="left")
         axes.set_xlabel("GPUs wanted by the jobs that have arrived (% of the cluster)")
         axes.set_ylabel("% of the cluster's GPUs")

@@ -12,21 +12,17 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from gpuyard.figures.style import clean, count_axis, label_x, new_figure, save, shorten, styled, time_unit
+from gpuyard.figures.axes import count_axis, elapsed_axis, label_x, percent_axis, time_ticks, time_unit
+from gpuyard.figures.style import BLUE, ORANGE, PALE, RED, clipped, new_figure, save, styled
 from gpuyard.sim.trace import Floats, Trace
 from gpuyard.sim.traces.info import demand
 from gpuyard.sim.traces.times import are_dates, format_time
 from gpuyard.units import format_duration
 
-_BLUE, _RED, _PALE = "#1f6fb4", "#d1493f", "#a9bfd4"
 _BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
 _STEPS = 120
 _CURVE = 600
 _MOST_SIZES = 24
-_TICKS = (
-    (0.01, "10 ms"), (0.1, "0.1 s"), (1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"), (600.0, "10 min"), (3600.0, "1 h"),
-    (21600.0, "6 h"), (86400.0, "1 d"), (864e3, "10 d"), (864e4, "100 d"), (864e5, "1000 d"),
-)  # fmt: skip
 _THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}" if float(value).is_integer() else f"{value:g}")
 
 
@@ -55,7 +51,7 @@ def arrivals(trace: Trace) -> Figure:
         counts, edges = np.histogram(trace.submit, bins=_STEPS, range=(first, last))
         width = (last - first) / _STEPS
         _time_axis(axes, first, last)
-        axes.stairs(counts, _positions(edges, first, last), fill=True, color=_BLUE)
+        axes.stairs(counts, _positions(edges, first, last), fill=True, color=BLUE)
         axes.set_ylabel(f"Jobs in {format_duration(width)}")
         count_axis(axes)
         return figure
@@ -69,12 +65,12 @@ def demand_over_time(trace: Trace, capacity: int | None = None) -> Figure:
         figure, axes = _figure(trace, "GPUs wanted, if every job started when it came")
         _time_axis(axes, first, last)
         wanted = _wanted(trace, edges)
-        axes.stairs(wanted, _positions(edges, first, last), fill=True, color=_PALE, edgecolor=_BLUE, linewidth=0.6)
+        axes.stairs(wanted, _positions(edges, first, last), fill=True, color=PALE, edgecolor=BLUE, linewidth=0.6)
         if capacity:
-            axes.axhline(capacity, color=_RED, linewidth=1.2)
+            axes.axhline(capacity, color=RED, linewidth=1.2)
             axes.annotate(
                 f"{capacity:,} GPUs", (0.995, capacity), xycoords=("axes fraction", "data"), xytext=(0, 3),
-                textcoords="offset points", ha="right", color=_RED, fontsize=8, bbox=_BOX,
+                textcoords="offset points", ha="right", color=RED, fontsize=8, bbox=_BOX,
             )  # fmt: skip
         axes.set_ylim(0, 1.08 * max(float(wanted.max()), float(capacity or 0), 1.0))
         axes.set_ylabel("GPUs")
@@ -91,7 +87,7 @@ def run_times(trace: Trace) -> Figure:
     counts, _ = np.histogram(trace.run, bins=edges)
     with styled():
         figure, axes = _figure(trace, "Run times")
-        axes.stairs(counts, edges, fill=True, color=_PALE)
+        axes.stairs(counts, edges, fill=True, color=PALE)
         axes.set_xscale("log")
         axes.set_xlim(low / 1.1, high * 1.1)
         axes.set_ylabel("Jobs")
@@ -100,17 +96,17 @@ def run_times(trace: Trace) -> Figure:
         _duration_ticks(axes, low, high)
         share = axes.twinx()
         share.plot(
-            np.sort(trace.run), np.arange(1, len(trace) + 1) / len(trace), "-", color=_BLUE, drawstyle="steps-post"
+            np.sort(trace.run), np.arange(1, len(trace) + 1) / len(trace), "-", color=BLUE, drawstyle="steps-post"
         )
         share.set_ylim(0, 1.02)
-        share.set_ylabel("Share of jobs that run no longer", color=_BLUE)
-        share.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        share.set_ylabel("Share of jobs that run no longer", color=BLUE)
+        percent_axis(share.yaxis)
         share.spines["right"].set_visible(True)
         median = float(np.median(trace.run))
-        share.axvline(median, color=_RED, linewidth=1.0, linestyle=(0, (4, 2)))
+        share.axvline(median, color=RED, linewidth=1.0, linestyle=(0, (4, 2)))
         share.annotate(
             f"median {format_duration(median)}", (median, 1.0), xytext=(4, 0), textcoords="offset points",
-            va="top", color=_RED, fontsize=8, bbox=_BOX,
+            va="top", color=RED, fontsize=8, bbox=_BOX,
         )  # fmt: skip
         return figure
 
@@ -121,7 +117,7 @@ def gpu_sizes(trace: Trace) -> Figure:
     places = np.arange(len(labels))
     with styled():
         figure, axes = _figure(trace, "Jobs and GPU time by GPUs per job")
-        for offset, values, colour, name in ((-0.2, counts, _BLUE, "jobs"), (0.2, hours, "#ee8a12", "GPU time")):
+        for offset, values, colour, name in ((-0.2, counts, BLUE, "jobs"), (0.2, hours, ORANGE, "GPU time")):
             share = values / max(values.sum(), 1e-300)
             bars = axes.bar(places + offset, share, width=0.4, color=colour, label=name)
             if len(labels) <= 12:
@@ -132,7 +128,7 @@ def gpu_sizes(trace: Trace) -> Figure:
             axes.set_xticks(places, labels, rotation=30, ha="right", rotation_mode="anchor")
         axes.set_xlabel("GPUs per job")
         axes.set_ylabel("Share")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        percent_axis(axes.yaxis)
         axes.margins(y=0.12)
         axes.set_xlim(-0.7, max(len(labels) - 0.3, 3.7))  # a single size must not fill the picture
         axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderaxespad=0.1)
@@ -142,7 +138,7 @@ def gpu_sizes(trace: Trace) -> Figure:
 def _figure(trace: Trace, title: str) -> tuple[Figure, Axes]:
     figure = new_figure(10, 4.0)
     axes = figure.subplots()
-    name = clean(shorten(Path(trace.source).name, 40))
+    name = clipped(Path(trace.source).name, 40)
     axes.set_title(f"{title} ({name}, {len(trace):,} job{'' if len(trace) == 1 else 's'})", loc="left")
     axes.grid(axis="y")
     return figure, axes
@@ -150,15 +146,14 @@ def _figure(trace: Trace, title: str) -> tuple[Figure, Axes]:
 
 def _time_axis(axes: Axes, first: float, last: float) -> None:
     """Calendar dates where the times are dates, else time since the first submit."""
-    if are_dates(first, last):
-        locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, show_offset=False))  # type: ignore[no-untyped-call]
-        axes.set_xlabel(f"Time (UTC), {format_time(first)[:10]} to {format_time(last)[:10]}")
-    else:
-        axes.set_xlabel(f"Time since the first submit ({time_unit(last - first)[1]})")
-    left, right = _positions(np.array([first, last]), first, last)
-    axes.set_xlim(left, right)
+    if not are_dates(first, last):
+        elapsed_axis(axes, 0.0, last - first)
+        return
+    locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, show_offset=False))  # type: ignore[no-untyped-call]
+    axes.set_xlabel(f"Time (UTC), {format_time(first)[:10]} to {format_time(last)[:10]}")
+    axes.set_xlim(*_positions(np.array([first, last]), first, last))
 
 
 def _positions(times: Floats, first: float, last: float) -> Floats:
@@ -197,9 +192,9 @@ def _by_size(trace: Trace) -> tuple[list[str], Floats, Floats]:
 
 
 def _duration_ticks(axes: Axes, low: float, high: float) -> None:
-    ticks = [tick for tick in _TICKS if low / 1.1 <= tick[0] <= high * 1.1]
+    ticks = time_ticks(low, high, 1.1)
     if len(ticks) < 3:
-        # So short a range has no room for decades: round numbers of the unit that suits it.
+        # A short range has no room for decades: round numbers of the unit that suits it.
         divisor, unit = next(
             ((size, unit) for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")) if high >= 3 * size),
             (1.0, "s"),
@@ -211,5 +206,5 @@ def _duration_ticks(axes: Axes, low: float, high: float) -> None:
 
 
 def _percent(value: float) -> str:
-    """Empty for less than a thousandth: so low a bar is not seen, and its text would touch the next."""
+    """Empty below a thousandth: such a bar is not seen, and its text would touch the next."""
     return f"{value:.0%}" if value >= 0.1 else f"{value:.1%}" if value >= 0.001 else ""

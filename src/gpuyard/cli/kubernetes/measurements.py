@@ -215,7 +215,8 @@ def _warn(sentence: str) -> None:
 
 def _draw(folder: Path, recording: Recording, asked: Sequence[Wanted], title: str) -> list[Path]:
     """A figure of each metric that is known, called as its CSV."""
-    from gpuyard.figures.style import png_bytes, write_atomically
+    from gpuyard.figures.files import write_atomically
+    from gpuyard.figures.style import png_bytes
     from gpuyard.monitor.plots import draw, known
 
     written = []

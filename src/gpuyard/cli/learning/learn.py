@@ -76,7 +76,8 @@ def _draw_preferences(found: Explanation, out: str) -> None:
     from pathlib import Path
 
     from gpuyard.errors import UserError
-    from gpuyard.figures.style import png_bytes, write_atomically
+    from gpuyard.figures.files import write_atomically
+    from gpuyard.figures.style import png_bytes
     from gpuyard.learn.policy_figures import preferences
 
     folder = Path(out).expanduser()

@@ -17,6 +17,7 @@ from gpuyard.experiments.design import Arrival, Experiment, JobResult, RunResult
 from gpuyard.experiments.measures import MEASURED, measure, reported
 from gpuyard.experiments.results_folder import Results, Run
 from gpuyard.experiments.runner import Outcome
+from gpuyard.figures.files import write_atomically
 from gpuyard.kubernetes.api_client import Api, ApiError, Object, core
 from gpuyard.kubernetes.cluster.cluster_nodes import node_of
 from gpuyard.kubernetes.cluster.pods import pod_of
@@ -283,8 +284,6 @@ RESULTS = "results.json"
 
 def write_results(folder: Path, experiment: Experiment, outcome: Outcome, server: str) -> Path:
     """`results.json`: the table, and every job of every run."""
-    from gpuyard.figures.style import write_atomically
-
     said = as_json(experiment, outcome, server)
     path = folder / RESULTS
     write_atomically(path, (json.dumps(said, indent=1, allow_nan=False) + "\n").encode())

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from gpuyard.errors import GpuyardError, UserError, suggest
+from gpuyard.figures.files import cell, csv_text, write_atomically
 from gpuyard.figures.panels import key_of, subjects
 from gpuyard.monitor.sources.prometheus_metrics import BY_NAME
 from gpuyard.monitor.sources.source import Source
 from gpuyard.monitor.tracks import Column, broken, gap_texts, to_edges
 from gpuyard.recordings.series import METRICS, Floats, Recording, Series, Subject
-from gpuyard.units import format_number
 
 EVERY = 15.0
 """Seconds from one reading to the next."""
@@ -182,8 +180,6 @@ def wanted(names: Sequence[str]) -> list[Wanted]:
 
 def write_metrics(folder: Path, recording: Recording, names: Sequence[str]) -> list[Path]:
     """Write what is known of some metrics; a file for each GPU, if there are several. Seconds are since the start."""
-    from gpuyard.figures.style import write_atomically
-
     asked = wanted(names)
     gpus = subjects(recording)
     texts: dict[str, str] = {}
@@ -208,7 +204,7 @@ def _place(subject: Subject) -> str:
 def _single(series: Series, asked: Wanted, start: float) -> str:
     known = ~np.isnan(series.mean)
     pairs = zip((series.at[known] - start).tolist(), (series.mean[known] / asked.factor).tolist(), strict=True)
-    return _csv(["second", "value"], [[_number(at), _number(value)] for at, value in pairs])
+    return csv_text(("second", "value"), ([cell(at, 3), cell(value, 3)] for at, value in pairs))
 
 
 def _combined(recording: Recording, asked: Sequence[Wanted]) -> str:
@@ -223,24 +219,12 @@ def _combined(recording: Recording, asked: Sequence[Wanted]) -> str:
             if value == value:  # NaN is not
                 rows.setdefault((at, named[key_of(one.subject)]), {})[one.metric] = value
     lines = [
-        [_number(at - recording.start), gpu, *(_told(values, one) for one in asked)]
+        [cell(at - recording.start, 3), gpu, *(_scaled(values.get(one.metric), one) for one in asked)]
         for (at, gpu), values in sorted(rows.items())
         if any(one.metric in values for one in asked)
     ]
-    return _csv(["second", "gpu", *heads], lines)
+    return csv_text(("second", "gpu", *heads), lines)
 
 
-def _told(values: Mapping[str, float], asked: Wanted) -> str:
-    return _number(values[asked.metric] / asked.factor) if asked.metric in values else ""
-
-
-def _number(value: float) -> str:
-    return format_number(round(value, 3))
-
-
-def _csv(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows(rows)
-    return text.getvalue()
+def _scaled(value: float | None, asked: Wanted) -> str:
+    return cell(None if value is None else value / asked.factor, 3)
