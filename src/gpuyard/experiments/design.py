@@ -115,7 +115,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What became of one job, in seconds since the run began."""
+    """The course of one job, in seconds since the run began."""
 
     name: str
     workload: str
@@ -137,6 +137,15 @@ class JobResult:
     """When a cluster's scheduler had chosen a node for it."""
     where: str = ""
     """`node:0,2`: the node and its GPUs, on a cluster."""
+
+    @staticmethod
+    def since(
+        begin: float, arrival: Arrival, *, arrived: float, started: float | None, ended: float | None, **more: Any
+    ) -> JobResult:
+        """The result of a job whose times are in seconds since the epoch."""
+        times = {"arrived": arrived, "started": started, "ended": ended, "bound": more.pop("bound", None)}
+        seconds = {name: None if at is None else round(at - begin, 3) for name, at in times.items()}
+        return JobResult(arrival.name, arrival.workload.name, **seconds, **more)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,6 +17,9 @@ from gpuyard.core.usage.percentiles import USUAL, Peak, Statistics, Usage, Windo
 from gpuyard.errors import Bug, UserError
 from gpuyard.experiments.design import Arrival, Behaviour, Experiment, JobResult, RunResult, Scheduler, arrivals, asked
 from gpuyard.experiments.device_model import Devices, Floats, Gpu, Stay, looks, steps, warmth
+from gpuyard.experiments.private_daemon import clear_remains
+from gpuyard.experiments.results_folder import Results, Run
+from gpuyard.experiments.runner import Progress
 from gpuyard.gpus.simulated import SimulatedGpus
 from gpuyard.policies.resolver import make_planner
 from gpuyard.recordings.series import Mark, Recording, Series, Subject
@@ -132,10 +135,10 @@ def _values(gpu: Gpu, at: Floats, period: float) -> dict[str, Floats]:
     }
 
 
-def outcome(scheduler: Scheduler, percent: float, turn: int, jobs: list[JobResult], recording: Recording) -> RunResult:
-    """A run in numbers."""
+def outcome(run: Run, jobs: list[JobResult], recording: Recording) -> RunResult:
+    """The numbers of a run."""
     return RunResult(
-        scheduler.name, percent, turn, recording.end, jobs,
+        run.scheduler.name, run.percent, run.turn, recording.end, jobs,
         _mean(recording, "utilization"), _mean(recording, "memory_used"), _mean(recording, "power"),
         sum(_watt_hours(series) for series in recording.of("power")), simulated=True,
     )  # fmt: skip
@@ -151,28 +154,31 @@ def _watt_hours(power: Series) -> float:
     return float((power.mean[:-1] * np.diff(power.at)).sum()) / 3600
 
 
-Progress = Callable[[int, int], None]
-"""Called with the number of jobs that ended, and of all jobs."""
 PAUSE, LONGEST_PAUSE = 10.0, 300.0
 """Seconds before a job that died begins anew; each time twice as many, up to the second number."""
 MOST_RESTARTS = 20
 """After so many it is given up."""
 
 
-def run(
-    experiment: Experiment,
-    scheduler: Scheduler,
-    percent: float,
-    turn: int,
-    *,
-    on_progress: Progress | None = None,
-) -> tuple[RunResult, Recording]:
-    """One scheduler at one over-provisioning, from the first arrival to the last end."""
-    driver = _Driver(experiment, scheduler, percent, turn, on_progress)
-    driver.run()
-    jobs = [job.result() for job in driver.jobs.values()]
-    recording = recorded(experiment, driver.devices, driver.names, driver.devices.now)
-    return outcome(scheduler, percent, turn, jobs, recording), recording
+class SimulatedBackend:
+    """Runs on a virtual clock."""
+
+    def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
+        """Nothing: a run that cannot be simulated says so at once."""
+
+    def clear(self, results: Results) -> None:
+        """End the daemon of a run for real in the same folder that was killed."""
+        clear_remains(results.yard)
+
+    def run(
+        self, experiment: Experiment, run: Run, results: Results, on_progress: Progress
+    ) -> tuple[RunResult, Recording]:
+        """One scheduler at one over-provisioning, from the first arrival to the last end."""
+        driver = _Driver(experiment, run.scheduler, run.percent, run.turn, on_progress)
+        driver.run()
+        jobs = [job.result() for job in driver.jobs.values()]
+        recording = recorded(experiment, driver.devices, driver.names, driver.devices.now)
+        return outcome(run, jobs, recording), recording
 
 
 @dataclass(slots=True)
@@ -206,7 +212,7 @@ class _Driver:
     scheduler: Scheduler
     percent: float
     turn: int
-    on_progress: Progress | None
+    on_progress: Progress
     devices: Devices = field(init=False)
     engine: Engine = field(init=False)
     jobs: dict[str, _Job] = field(init=False)
@@ -316,8 +322,7 @@ class _Driver:
         job.ended, job.ran, job.state, job.stay = now, now - stay.began, state, None
         self.engine.record(Exited(now, stay.job, 1, cause="" if state == "succeeded" else state))
         self.over += 1
-        if self.on_progress:
-            self.on_progress(self.over, len(self.jobs))
+        self.on_progress(self.over, len(self.jobs))
 
 
 def _guarded(scheduler: Scheduler) -> bool:

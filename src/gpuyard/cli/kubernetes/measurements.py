@@ -128,10 +128,10 @@ def _run(found: ClusterExperiment, api: Api, choice: Choice, folder: Path, plots
     teller, server, settings = Teller(), api.connection.server, found.settings.cluster
     experiment = replace(found.experiment, kubernetes={**found.experiment.kubernetes, "server": server})
     namespace = settings.namespace or api.connection.namespace
-    engine = ClusterBackend(api, found.settings, PrometheusSource(settings.prometheus), teller.warn, namespace)
+    backend = ClusterBackend(api, found.settings, PrometheusSource(settings.prometheus), teller.warn, namespace)
     try:
         outcome = run_experiment(
-            experiment, folder, choice, teller, engine=engine, plots=plots, layouts=MORE_LAYOUTS
+            experiment, folder, choice, teller, backend, plots=plots, layouts=MORE_LAYOUTS
         )  # fmt: skip
     except KeyboardInterrupt:
         teller.clear()
