@@ -190,11 +190,7 @@ def _rows(panel: Panel, metric: str) -> list[dict[str, Any]]:
     return rows if any(row["bars"] or row["points"] for row in rows) else []
 
 
-_NAMES: Mapping[str, str] = {
-    **{colour: f"c{place}" for place, colour in enumerate(COLOURS)},
-    GREY: "grey",
-    RED: "red",
-}
+_NAMES: Mapping[str, str] = {**{colour: f"c{place}" for place, colour in enumerate(COLOURS)}, GREY: "grey", RED: "red"}
 
 
 def _colour(colour: str) -> str:

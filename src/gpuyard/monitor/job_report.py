@@ -44,7 +44,7 @@ _COMPARED = {
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What is told of a job."""
+    """Everything that a report shows of a job."""
 
     job: Job
     name: str
@@ -61,7 +61,7 @@ class JobRecord:
 
 
 def numbers(story: JobRecord) -> dict[str, Any]:
-    """What can be counted of a job, as JSON has it: seconds, bytes, percent, watt-hours."""
+    """The numbers of a job for JSON: seconds, bytes, percent, watt-hours."""
     job = story.job
     measured: Mapping[str, Any] = {**(job["measured"] or {})}
     submitted, started, ended = (_seconds(job, f"{name}_at") for name in ("submitted", "started", "ended"))
@@ -106,7 +106,6 @@ def report_page(stories: Sequence[JobRecord], *, title: str = "", made: str = ""
 
 
 def _compared(stories: Sequence[JobRecord]) -> str:
-    """Several jobs side by side, as a table."""
     rows = []
     for story in stories:
         course = dict(_course(story))
@@ -195,7 +194,6 @@ def _events(story: JobRecord) -> str:
 
 
 def _charts(stories: Sequence[JobRecord]) -> str:
-    """The charts of all jobs on one axis; a sentence where nothing was recorded."""
     recordings = [(story.name, story.recording) for story in stories]
     title = heading("What the GPUs did")
     metrics = [*known(recordings, DRAWN), *_rare(recordings)]
@@ -205,7 +203,7 @@ def _charts(stories: Sequence[JobRecord]) -> str:
 
 
 def _rare(recordings: Sequence[tuple[str, Recording]]) -> list[str]:
-    """Throttling, but for idleness, and errors: drawn only where there were some."""
+    """Throttling other than idleness, and errors: drawn only if there were some."""
     found = {
         one.metric
         for _, recording in recordings

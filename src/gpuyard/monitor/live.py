@@ -28,8 +28,6 @@ _PAUSE = 5.0  # periods, and seconds, that a look may be late; after more, what 
 
 @dataclass(slots=True)
 class _Absence:
-    """A time in which a GPU did not answer."""
-
     index: int
     since: float
     problem: str
@@ -37,10 +35,10 @@ class _Absence:
 
 
 class Live:
-    """Looks at GPUs when it is told to, and keeps what it saw."""
+    """Samples GPUs on demand, and keeps the samples in bounded memory."""
 
     def __init__(self, gpus: Gpus, metrics: Sequence[str] = OF_GPUS, period: float = 1.0) -> None:
-        """`period` is how many seconds are to be between two looks."""
+        """`period` is the time between two samples, in seconds."""
         if strange := [name for name in metrics if name not in OF_GPUS]:
             raise UserError(f"'{strange[0]}' is no metric of GPUs{suggest(strange[0], OF_GPUS)}")
         self._gpus, self._period = gpus, period
@@ -59,7 +57,7 @@ class Live:
         self._warnings: list[str] = []
 
     def look(self, at: float) -> list[Reading]:
-        """Look at all GPUs at an instant, in seconds since the epoch; what they said."""
+        """Sample all GPUs at an instant, in seconds since the epoch; returns the readings."""
         at = self._forward(at)
         readings = self._gpus.read()
         for reading in readings:
@@ -70,7 +68,7 @@ class Live:
         return readings
 
     def recording(self) -> Recording:
-        """What was seen up to now; it does not change when there are more looks."""
+        """All samples up to now; later ones do not change it."""
         if math.isnan(self._first):
             return Recording(0.0, 0.0, warnings=["nobody has looked at the GPUs yet"], simulated=self._gpus.simulated)
         series, period = [], self._period * self._track.width
@@ -90,7 +88,7 @@ class Live:
         return [number * width + offset for number in range(len(self._gpus.devices))]
 
     def _forward(self, at: float) -> float:
-        """The instant of a look, later than the one before, whatever the clock does."""
+        """The instant of a sample, later than the one before, even if the clock was set back."""
         at += self._shift
         if math.isnan(self._first):
             self._first = at
@@ -103,7 +101,7 @@ class Live:
         return at
 
     def _note(self, reading: Reading, at: float) -> None:
-        """Keep what is worth a line: errors, and that a GPU does not answer."""
+        """Keep errors, and the times in which a GPU does not answer."""
         if reading.xid and len(self._marks) < _MOST_MARKS:
             subject = _subject(self._gpus.devices[reading.index])
             self._marks.append(Mark(at, f"XID {reading.xid}", subject=subject))
@@ -127,7 +125,7 @@ def _subject(device: Device) -> Subject:
 
 
 def _values(metrics: Sequence[str], reading: Reading, device: Device) -> list[float]:
-    """What a reading says, in the order of some metrics; NaN where it says nothing."""
+    """The values of a reading in the order of the metrics; NaN where it has none."""
     if reading.lost:
         return [math.nan] * len(metrics)
     found = []
@@ -148,7 +146,7 @@ _WATCH_PAUSE = 5.0  # seconds that a look may be late, as in `Live`
 
 
 class GpuWatch:
-    """Some GPUs, and the processes of somebody on them."""
+    """Some GPUs, and the processes of a tree on them."""
 
     def __init__(
         self,
@@ -180,12 +178,11 @@ class GpuWatch:
 
     @property
     def devices(self) -> list[Device]:
-        """The GPUs that are told of."""
+        """The chosen GPUs."""
         return [self._gpus.devices[index] for index in self._chosen]
 
     @property
     def simulated(self) -> bool:
-        """Whether they exist in a program only."""
         return self._gpus.simulated
 
     def now(self) -> float:
@@ -193,7 +190,7 @@ class GpuWatch:
         return self._began + time.monotonic()
 
     def look(self, row: bool = False) -> None:
-        """Look at the GPUs; with `row` it is also a row of the CSV if it is not yet time for one."""
+        """Sample the GPUs; with `row` it is also a row of the CSV, even if none is due."""
         at = self.now()
         readings = self._live.look(at)
         self.readings = [readings[index] for index in self._chosen]
@@ -206,7 +203,7 @@ class GpuWatch:
             self._next_row = (due if at - due < self._period else at) + self._period
 
     def recording(self) -> Recording:
-        """What was seen up to now."""
+        """All samples up to now."""
         found = self._live.recording()
         own = [series for index in sorted(self._seen) for series in self._series(index)]
         found.series = [one for one in found.series if one.subject.gpu in self._chosen] + own
@@ -215,7 +212,7 @@ class GpuWatch:
         return found
 
     def _of_tree(self, reading: Reading, tree: ProcessTree) -> tuple[float, float]:
-        """What the tree's processes have of a GPU, and how busy they keep it."""
+        """Memory and utilization of the tree's processes on a GPU."""
         if reading.lost:
             return math.nan, math.nan
         mine = [process for process in reading.processes if tree.has(process.pid)]
@@ -245,7 +242,7 @@ class GpuWatch:
 
 
 def _pause(gpus: Gpus, tree: ProcessTree | None) -> float:
-    """Seconds that are to be between two looks."""
+    """Seconds between two samples."""
     gpus.read()  # the first one takes longer than those that follow
     begun = time.thread_time()
     gpus.read()

@@ -109,7 +109,7 @@ def _check(layout: str, formats: Sequence[str]) -> None:
 
 
 def known(recordings: Named, metrics: Sequence[str]) -> list[str]:
-    """The metrics of which there is at least one value, in the order given."""
+    """The metrics with at least one value, in the order given."""
     return [
         metric
         for metric in dict.fromkeys(metrics)
@@ -171,7 +171,7 @@ def _curves(recordings: Named, found: list[Panel], axis: Axis, title: str) -> Fi
 
 
 def _grid(found: list[Panel], columns: int, axis: Axis) -> tuple[Figure, list[tuple[Axes | None, Axes]]]:
-    """An axes for each panel, and one above it for its notes where there are any."""
+    """Axes for each panel, and one above it for its notes if it has any."""
     lanes = [lanes_of(panel.notes, axis) if columns == 1 else 0 for panel in found]
     if len(found) > _MANY:  # a strip for every small panel would be most of the figure
         lanes = [0] * len(found)
@@ -236,7 +236,7 @@ def _single(values: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def value_axis(axes: Axes, metric: Metric, scale: Scale, found: Sequence[Panel]) -> None:
-    """Name the vertical axis, and let it hold all values of some panels."""
+    """Label and limits of the vertical axis, for all values of some panels."""
     axes.set_ylabel(_value_label(metric, scale))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
@@ -254,7 +254,6 @@ def _value_label(metric: Metric, scale: Scale) -> str:
 
 
 def legend(figure: Figure, recordings: Named, found: Sequence[Panel]) -> None:
-    """Names of lines beside the figure."""
     groups: dict[str, Line] = {}
     for panel in found:
         for line in panel.lines:
@@ -291,8 +290,6 @@ _LONGEST = 24
 
 
 class Measure(NamedTuple):
-    """A number of a summary."""
-
     key: str
     title: str
     unit: str

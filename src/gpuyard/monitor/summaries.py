@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class GpuSummary(TypedDict):
-    """One GPU; sizes in bytes, power in watts, null where nobody knows."""
+    """One GPU; sizes in bytes, power in watts, null where not known."""
 
     index: int
     host: str
@@ -43,7 +43,7 @@ class GpuSummary(TypedDict):
 
 
 def gpu_summaries(recording: Recording) -> list[GpuSummary]:
-    """Every GPU of a recording, in the order of their indices; parts of a GPU that share one are apart."""
+    """Every GPU of a recording, by index; parts of a GPU that share one are apart."""
     own = [one.subject for one in recording.series if one.subject.job]
     subjects = {
         (one.subject.host, one.subject.gpu, one.subject.uuid): one.subject
@@ -56,7 +56,7 @@ def gpu_summaries(recording: Recording) -> list[GpuSummary]:
 
 
 def used_energy(gpus: list[GpuSummary]) -> float | None:
-    """Watt-hours of the GPUs that were used; None if that is not known of one of them, or there is none."""
+    """Watt-hours of the used GPUs; None if one of them has no value, or there is none."""
     known = [gpu["energy_wh"] for gpu in gpus if gpu["used"]]
     told = [one for one in known if one is not None]
     return sum(told) if told and len(told) == len(known) else None
@@ -77,7 +77,6 @@ def mean(series: Series) -> float | None:
 
 
 def most(series: Series) -> float | None:
-    """The highest value that was seen."""
     return _largest(series.mean if series.high is None else series.high)
 
 
@@ -119,7 +118,7 @@ def _gpu(recording: Recording, subject: Subject, used: bool) -> GpuSummary:
 
 
 def _same(one: Subject, other: Subject) -> bool:
-    """Whether both are of one GPU; not everybody who tells of a job knows the GPU's UUID."""
+    """Whether both are of one GPU; a job's series may lack the GPU's UUID."""
     alike = one.uuid == other.uuid or not (one.uuid and other.uuid)
     return alike and (one.host, one.gpu) == (other.host, other.gpu)
 
@@ -156,7 +155,7 @@ class Stay(NamedTuple):
 
 
 class JobRun(NamedTuple):
-    """A job, and where it was."""
+    """A job, and the GPUs that it was on."""
 
     job: Job
     label: str
@@ -177,12 +176,12 @@ class JobRun(NamedTuple):
 
     @property
     def wait(self) -> float | None:
-        """Seconds of these that it was on no GPU."""
+        """Seconds of the turnaround without a GPU."""
         return None if self.turnaround is None else max(0.0, self.turnaround - self.run)
 
 
 def job_runs(client: Client, ids: Iterable[str], now: float) -> list[JobRun]:
-    """How these jobs went up to now, in the order of their submission."""
+    """The course of these jobs up to now, in the order of their submission."""
     jobs = [client.job(id) for id in ids]
     jobs.sort(key=lambda job: (job["submitted_at"], _number(job["id"])))
     names = Counter(job["name"] or job["id"] for job in jobs)
@@ -198,7 +197,7 @@ def _job_run(client: Client, job: Job, names: Mapping[str, int], now: float) -> 
 
 
 def _last(job: Job, now: float) -> list[Stay]:
-    """Where the only attempt of a job was."""
+    """The stay of a job with one attempt."""
     if job["started_at"] is None:
         return []
     end = now if job["ended_at"] is None else seconds(job["ended_at"])
@@ -206,7 +205,7 @@ def _last(job: Job, now: float) -> list[Stay]:
 
 
 def stays_of(events: Iterable[Mapping[str, Any]], now: float) -> list[Stay]:
-    """Where the attempts of a job were, from what happened to it; one that goes on, until now."""
+    """The stays of a job's attempts, from its events; one that goes on ends now."""
     gpus: dict[int, tuple[int, ...]] = {}
     begun: dict[int, float] = {}
     found: list[Stay] = []
@@ -232,7 +231,7 @@ def _events(client: Client, id: str) -> Iterable[Mapping[str, Any]]:
 
 
 def seconds(instant: str) -> float:
-    """An instant in ISO-8601 as seconds since the epoch."""
+    """Seconds since the epoch of an instant in ISO-8601."""
     return datetime.fromisoformat(instant).timestamp()
 
 
@@ -241,7 +240,7 @@ def _number(id: str) -> tuple[int, str]:
 
 
 def numbers(jobs: Sequence[JobRun]) -> dict[str, Any]:
-    """What came of all of them: durations in seconds; null where there is nothing to measure."""
+    """Totals of all jobs: durations in seconds; null where there is nothing to measure."""
     done = [one for one in jobs if one.ended is not None and one.stays]
     makespan = max(one.ended or 0.0 for one in done) - min(one.submitted for one in jobs) if done else None
     return {
@@ -281,7 +280,7 @@ def _job_row(one: JobRun) -> tuple[Any, ...]:
 
 
 def write_allocations(path: Path, jobs: Sequence[JobRun], begin: float) -> Path:
-    """`task_allocation_log.csv`: when which task was given which GPU, in seconds since the first submission."""
+    """`task_allocation_log.csv`: which task got which GPU when, in seconds since the first submission."""
     found = sorted((stay.start, one.label, gpu) for one in jobs for stay in one.stays for gpu in stay.gpus)
     rows = ((f"{at - begin:.3f}", label, gpu) for at, label, gpu in found)
     write_atomically(path, csv_text(("time", "task", "gpu"), rows).encode())
@@ -289,7 +288,7 @@ def write_allocations(path: Path, jobs: Sequence[JobRun], begin: float) -> Path:
 
 
 def schedule(jobs: Sequence[JobRun], memories: Sequence[float], policy: str, begin: float) -> Result:
-    """The same as a schedule of the simulator, from which a Gantt chart can be drawn; time counts from `begin`."""
+    """The jobs as a schedule of the simulator, for a Gantt chart; time counts from `begin`."""
     from gpuyard.core.model import Cluster
     from gpuyard.sim.result import Placements, Result, Segments
     from gpuyard.sim.trace import Trace

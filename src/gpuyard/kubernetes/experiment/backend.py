@@ -27,7 +27,7 @@ from gpuyard.kubernetes.experiment.manifests import EXPERIMENT, ManifestBuilder
 from gpuyard.kubernetes.experiment.pod_follower import Follower, PodHistory, job_result
 from gpuyard.kubernetes.experiment.pod_lifecycle import PodSubmissions, clear, cleared
 from gpuyard.kubernetes.kubeconfig import Connection
-from gpuyard.monitor.sources.source import Source
+from gpuyard.monitor.sources import Source
 from gpuyard.recordings.series import Recording, Subject, names_of
 from gpuyard.units import format_duration, format_number
 

@@ -22,7 +22,7 @@ from gpuyard.kubernetes.experiment.gpu_recorder import Recorder, Wanted
 from gpuyard.kubernetes.experiment.manifests import EXPERIMENT, JOB
 from gpuyard.kubernetes.experiment.pod_follower import Follower, PodHistory, job_result
 from gpuyard.kubernetes.experiment.pod_lifecycle import PodSubmissions, cleared
-from gpuyard.monitor.sources.source import Source
+from gpuyard.monitor.sources import Source
 from gpuyard.monitor.summaries import mean, most
 from gpuyard.recordings.series import Mark, Recording, Subject
 
@@ -97,13 +97,7 @@ def labelled(one: Object, run: str, job: str) -> Object:
 
 
 def watch(
-    api: Api,
-    namespace: str,
-    manifest: Manifest,
-    recorder: Recorder,
-    warn: Callable[[str], None],
-    *,
-    keep: bool = False,
+    api: Api, namespace: str, manifest: Manifest, recorder: Recorder, warn: Callable[[str], None], *, keep: bool = False
 ) -> WorkloadRun:
     """Create the objects of a manifest, wait for their end or an interrupt, and delete them, unless they are kept."""
     run = f"monitor-{dns_name(_name(manifest.objects[0]), 40)}-{secrets.token_hex(3)}"

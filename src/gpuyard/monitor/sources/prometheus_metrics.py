@@ -71,7 +71,7 @@ _BLANKS = ((0x7FFFFFF0, 0x7FFFFFF3), (2.0**47, 2.0**47 + 3), (float(0x7FFFFFFFFF
 
 
 def names_for(metrics: Sequence[str]) -> list[Name]:
-    """All names under which some metrics, or what they follow from, may be found."""
+    """All names of some metrics, and of those that they follow from."""
     wanted = set(metrics)
     if "memory_free" in wanted:
         wanted |= {TOTAL, "memory_used"}
@@ -79,7 +79,7 @@ def names_for(metrics: Sequence[str]) -> list[Name]:
 
 
 def numbers(texts: Sequence[str], name: Name) -> Floats:
-    """Values as Prometheus writes them, in our unit; NaN is what is no number, or what DCGM does not know."""
+    """Values as Prometheus writes them, in our unit; NaN: no number, or not known to DCGM."""
     values = np.array([float(text) for text in texts], dtype=np.float64)
     values[~np.isfinite(values)] = np.nan
     if name.rank != _OWN:
@@ -105,12 +105,12 @@ class Whose(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """Which GPU of which machine, by which exporter: one may tell of several machines."""
+        """Which GPU of which machine, by which exporter: one may export several machines."""
         return self.host, self.instance, self.gpu
 
 
 def whose(labels: Labels) -> Whose | None:
-    """Whom labels are about; None if they name no GPU."""
+    """The subject of labels; None if they name no GPU."""
     index = re.search(r"\d+$", labels.get("gpu") or labels.get("device") or labels.get("minor_number") or "")
     if index is None:
         return None

@@ -37,7 +37,7 @@ from gpuyard.spec.times import format_when
 
 
 class Outage(NamedTuple):
-    """A question about a metric that there was no answer for."""
+    """A query for a metric without an answer."""
 
     start: float
     end: float
@@ -48,7 +48,7 @@ class Outage(NamedTuple):
 
 
 def outage_times(lost: Iterable[Outage]) -> dict[str, list[Gap]]:
-    """When nothing is known of each metric, because nobody answered."""
+    """When nothing is known of each metric, for want of an answer."""
     found: dict[str, list[Gap]] = {}
     for one in lost:
         if not one.peaks:
@@ -57,7 +57,7 @@ def outage_times(lost: Iterable[Outage]) -> dict[str, list[Gap]]:
 
 
 def outage_texts(lost: Sequence[Outage], asked: Iterable[str], start: float, end: float) -> Iterator[str]:
-    """What is not known between two instants, of those metrics that were asked for, and why."""
+    """What is not known of the requested metrics between two instants, and why."""
     everything = set(asked)
     for peaks in (False, True):
         groups: dict[tuple[Gap, ...], set[str]] = {}
@@ -78,7 +78,7 @@ def between(start: float, end: float) -> str:
 
 
 def _merged(times: Iterable[Gap]) -> list[Gap]:
-    """Times that follow each other as one."""
+    """Adjacent times as one."""
     found: list[Gap] = []
     for time in sorted(times):
         if found and time.start <= found[-1].end:
@@ -100,20 +100,20 @@ Found = dict[Key, dict[Name, list[Column]]]
 
 
 class Query(Protocol):
-    """How series are got."""
+    """A way to read series."""
 
     period: float
 
     def pieces(self) -> Iterator[tuple[float, float]]:
-        """Times to ask for, one after the other."""
+        """Times to query, one after the other."""
         ...
 
     def fetch(self, server: Prometheus, start: float, end: float) -> list[Outage]:
-        """Ask for one of them; what there was no answer for."""
+        """Query one of them; returns what had no answer."""
         ...
 
     def columns(self) -> dict[Key, tuple[Column, float, list[Name]]]:
-        """What was found, with its period and the names that it is from."""
+        """The values, with their period and the names that they are from."""
         ...
 
 
@@ -130,11 +130,9 @@ class Samples:
         self._found: dict[tuple[Key, Name, tuple[tuple[str, str], ...]], list[Column]] = defaultdict(list)
 
     def pieces(self) -> Iterator[tuple[float, float]]:
-        """Times to ask for, one after the other."""
         return _pieces(self._start, self._end, self._width)
 
     def fetch(self, server: Prometheus, start: float, end: float) -> list[Outage]:
-        """Ask for one of them; what there was no answer for."""
         width = round((end - start) * 1000) + 1  # Prometheus 3 leaves out a sample at the very beginning
         try:
             answer = server.ask("query", {"query": f"{self._selector}[{width}ms]", "time": f"{end:.3f}"})
@@ -156,7 +154,6 @@ class Samples:
             self._found[place].append(single(at[inside], values[inside]))
 
     def columns(self) -> dict[Key, tuple[Column, float, list[Name]]]:
-        """What was found, with its period and the names that it is from."""
         found: Found = defaultdict(lambda: defaultdict(list))
         for (key, name, labels), columns in self._found.items():
             column = in_order(columns)
@@ -166,7 +163,7 @@ class Samples:
         return {key: self._column(names) for key, names in found.items()}
 
     def _column(self, names: dict[Name, list[Column]]) -> tuple[Column, float, list[Name]]:
-        """The newest name, with what older ones know in its gaps."""
+        """The newest name, with values of older ones in its gaps."""
         used: list[Name] = []
         column, period = single(np.empty(0), np.empty(0)), self.period
         for name in sorted(names, key=lambda one: one.rank):
@@ -199,11 +196,9 @@ class Spans:
         self._found: dict[tuple[Key, Name, tuple[tuple[str, str], ...]], dict[str, np.ndarray]] = {}
 
     def pieces(self) -> Iterator[tuple[float, float]]:
-        """Times to ask for, one after the other."""
         return _pieces(float(self._grid[0]), float(self._grid[-1]) + self.period, self._width)
 
     def fetch(self, server: Prometheus, start: float, end: float) -> list[Outage]:
-        """Ask for one of them; what there was no answer for."""
         return [lost for name in self._names for lost in self._fetch(server, name, start, end)]
 
     def _fetch(self, server: Prometheus, name: Name, start: float, end: float) -> Iterator[Outage]:
@@ -234,7 +229,6 @@ class Spans:
         values[rows[inside]] = numbers([pair[1] for pair in pairs], name)[inside]
 
     def columns(self) -> dict[Key, tuple[Column, float, list[Name]]]:
-        """What was found, with its period and the names that it is from."""
         found: Found = defaultdict(lambda: defaultdict(list))
         for (key, name, labels), kinds in self._found.items():
             mean = kinds["avg"] if "avg" in kinds else kinds["max"] if name.metric in LEVELS else None
@@ -257,7 +251,7 @@ class Spans:
         return column, self.period, used
 
     def _risen(self, counts: Column, labels: tuple[tuple[str, str], ...]) -> Column:
-        """Where errors of a kind were counted, on the grid."""
+        """Where counts of an error rise, on the grid."""
         column = increments(counts, float(dict(labels).get("xid", 0)), float(self._grid[0]), self.period)
         values = np.full(len(self._grid), np.nan)
         values[np.round((column.at - self._grid[0]) / self.period).astype(np.int64)] = column.mean
@@ -265,12 +259,12 @@ class Spans:
 
 
 def fetch_all(way: Query, server: Prometheus) -> list[Outage]:
-    """Ask for all pieces; what there was no answer for."""
+    """Query all pieces; returns those without an answer."""
     return [lost for start, end in way.pieces() for lost in _fetch(way, server, start, end)]
 
 
 def _fetch(way: Query, server: Prometheus, start: float, end: float) -> list[Outage]:
-    """Ask for one piece, in halves if that is too much at once."""
+    """Query one piece, in halves if that is too much at once."""
     try:
         return way.fetch(server, start, end)
     except TooMuch:
@@ -290,7 +284,7 @@ def _pieces(start: float, end: float, width: float) -> Iterator[tuple[float, flo
 
 
 def subjects(labels: Sequence[Labels]) -> list[tuple[Name, Whose]]:
-    """What labels say of each series that is known by its name, and that names a GPU."""
+    """The name and the subject of each series of a GPU."""
     found = []
     for one in labels:
         name, subject = BY_NAME.get(one.get("__name__", "")), whose(one)
