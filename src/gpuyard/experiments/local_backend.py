@@ -69,8 +69,6 @@ class LocalBackend:
 
 
 class _Submissions:
-    """Jobs of a run, in the daemon."""
-
     def __init__(self, client: Client, options: Mapping[str, Mapping[str, Any]]) -> None:
         self._client, self._options = client, options
         self._open: Sequence[Job] = ()
@@ -87,7 +85,6 @@ class _Submissions:
         self.ids.append((arrival, id))
 
     def ended(self) -> int:
-        """How many of them are over."""
         self._open = self._client.jobs()
         return len(self.ids) - len(self._open)
 

@@ -152,7 +152,6 @@ class Sheet(NamedTuple):
 
     @property
     def out(self) -> Path:
-        """Where its figures go."""
         first = self.runs[0]
         of = {"each": f"-{first.scheduler.name}-{format_number(first.percent)}", "beside": ""}
         return self.folder / "plots" / f"{self.layout}{of.get(self.layout, f'-{format_number(first.percent)}')}"
@@ -168,7 +167,7 @@ class Drawn(NamedTuple):
 def draw_all(
     experiment: Experiment, folder: Path, done: Sequence[Run], layouts: Sequence[str] = LAYOUTS
 ) -> Iterator[Drawn]:
-    """Every metric over time, in some layouts; one after another, in order."""
+    """Every metric over time, in some layouts; in several processes, in order."""
     sheets = list(_sheets(experiment, folder, done, layouts))
     processes = min(available_cpus(), len(sheets))
     if processes <= 1:

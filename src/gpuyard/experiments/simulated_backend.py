@@ -35,7 +35,7 @@ MARGIN = 0.05
 
 @dataclass(slots=True)
 class Observer:
-    """Looks at GPUs once a second, and remembers what kinds of jobs came to."""
+    """Samples GPUs once a second, and remembers the memory that kinds of jobs used."""
 
     devices: Devices
     kinds: Mapping[str, str]
@@ -46,12 +46,12 @@ class Observer:
     """The most that whole runs of a kind used."""
 
     def done(self, stay: Stay) -> None:
-        """A job ran from its beginning to its end."""
+        """A job has run to its end."""
         kind = self.kinds[stay.job]
         self.ended[kind] = max(self.ended.get(kind, 0.0), stay.memory)
 
     def expected(self, waiting: list[str]) -> Usage:
-        """What jobs are expected to use, by what is known now of their kinds."""
+        """The memory that jobs are expected to use, by their kinds."""
         now, seen = self.devices.now, dict(self.ended)
         if not self.guarded:
             return Usage(guarded=False)
@@ -65,23 +65,23 @@ class Observer:
         )
 
     def statistics(self) -> dict[int, Statistics]:
-        """What windows tell that are long enough."""
+        """Statistics of the windows that are long enough."""
         seen = ((index, seen_of(gpu, self.devices.now)) for index, gpu in enumerate(self.devices.gpus))
         return {index: found for index, found in seen if found is not None}
 
     def next_news(self) -> float:
-        """When one more job will be known to have settled; infinity: never."""
+        """When the next job settles; infinity: never."""
         later = (settles(stay) for stay in self.devices.here)
         return min((time for time in later if time > self.devices.now), default=math.inf)
 
 
 def settles(stay: Stay) -> float:
-    """When its use will not have risen for as many samples as a window needs."""
+    """When its memory will not have risen for as many samples as a window needs."""
     return math.ceil((stay.works_from + stay.behaviour.ramp) / LOOK + USUAL.samples) * LOOK
 
 
 def seen_of(gpu: Gpu, now: float) -> Statistics | None:
-    """What the samples since the last start on a GPU tell; None while they are too few to tell anything."""
+    """Statistics of the samples since the last start on a GPU; None while they are too few."""
     since = gpu.stays[-1].began if gpu.stays else 0.0
     first, last = math.ceil(since / LOOK), math.floor(now / LOOK)
     if last - first + 1 < USUAL.samples:
@@ -102,7 +102,7 @@ _MOST_LOOKS = 250_000  # at a GPU: of a second each, some days
 
 
 def recorded(experiment: Experiment, devices: Devices, names: Sequence[str], end: float) -> Recording:
-    """What the GPUs did from second 0 to the end of a run. Jobs' beginnings and ends are marked."""
+    """The recording of a run from second 0 to its end, with marks for jobs."""
     wanted = dict.fromkeys((*experiment.metrics, *ALWAYS))
     recording = Recording(0.0, end, simulated=True)
     period = experiment.period * max(1, math.ceil(end / experiment.period / _MOST_LOOKS))
@@ -136,7 +136,6 @@ def _values(gpu: Gpu, at: Floats, period: float) -> dict[str, Floats]:
 
 
 def outcome(run: Run, jobs: list[JobResult], recording: Recording) -> RunResult:
-    """The numbers of a run."""
     return RunResult(
         run.scheduler.name, run.percent, run.turn, recording.end, jobs,
         _mean(recording, "utilization"), _mean(recording, "memory_used"), _mean(recording, "power"),
@@ -150,7 +149,7 @@ def _mean(recording: Recording, metric: str) -> float:
 
 
 def _watt_hours(power: Series) -> float:
-    """What was drawn; each value stands until the next, as in the means."""
+    """Each value stands until the next, as in the means."""
     return float((power.mean[:-1] * np.diff(power.at)).sum()) / 3600
 
 
@@ -183,8 +182,6 @@ class SimulatedBackend:
 
 @dataclass(slots=True)
 class _Job:
-    """A job of the experiment, and what became of it so far."""
-
     arrival: Arrival
     behaviour: Behaviour
     memory: float
@@ -197,7 +194,6 @@ class _Job:
     admitted_by: str = ""
 
     def result(self) -> JobResult:
-        """The same as a row."""
         return JobResult(
             self.arrival.name, self.arrival.workload.name, self.arrival.at, self.started, self.ended, self.ran,
             self.ooms, self.ooms, self.state, self.admitted_by,
@@ -206,8 +202,6 @@ class _Job:
 
 @dataclass(slots=True)
 class _Driver:
-    """One simulation under way."""
-
     experiment: Experiment
     scheduler: Scheduler
     percent: float
@@ -304,7 +298,7 @@ class _Driver:
         job.admitted_by = start.admission.by if start.admission else ""
 
     def _die(self, stay: Stay) -> None:
-        """Memory did not do: the job begins anew in its place, after a while."""
+        """Out of memory: the job begins again in its place, after a pause."""
         job = self.jobs[stay.job]
         if job.ooms == MOST_RESTARTS:
             self._leave(stay, "oom")

@@ -17,8 +17,6 @@ _APART = 1.5  # periods from one value to the next that are a gap
 
 
 class Errors(NamedTuple):
-    """How far forecasts were from the truth."""
-
     mae: float
     mse: float
     rmse: float

@@ -94,7 +94,6 @@ def _series(recording: Recording) -> Iterator[dict[str, Any]]:
 
 
 def report_page(stories: Sequence[JobRecord], *, title: str = "", made: str = "", command: str = "") -> str:
-    """The whole page, of one job or of several."""
     several = len(stories) > 1
     body = [_compared(stories)] if several else _parts(stories[0])
     body.append(_charts(stories))

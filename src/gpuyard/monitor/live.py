@@ -178,7 +178,6 @@ class GpuWatch:
 
     @property
     def devices(self) -> list[Device]:
-        """The chosen GPUs."""
         return [self._gpus.devices[index] for index in self._chosen]
 
     @property
@@ -186,7 +185,6 @@ class GpuWatch:
         return self._gpus.simulated
 
     def now(self) -> float:
-        """Seconds since the epoch."""
         return self._began + time.monotonic()
 
     def look(self, row: bool = False) -> None:
@@ -203,7 +201,6 @@ class GpuWatch:
             self._next_row = (due if at - due < self._period else at) + self._period
 
     def recording(self) -> Recording:
-        """All samples up to now."""
         found = self._live.recording()
         own = [series for index in sorted(self._seen) for series in self._series(index)]
         found.series = [one for one in found.series if one.subject.gpu in self._chosen] + own
@@ -242,7 +239,6 @@ class GpuWatch:
 
 
 def _pause(gpus: Gpus, tree: ProcessTree | None) -> float:
-    """Seconds between two samples."""
     gpus.read()  # the first one takes longer than those that follow
     begun = time.thread_time()
     gpus.read()

@@ -35,7 +35,6 @@ class Row(NamedTuple):
     power: float | None = None
 
     def line(self) -> str:
-        """The row as nvidia-smi writes it."""
         name = " ".join(self.name.replace(",", " ").split())
         busy, copying = (_told(value, "0f", "%") for value in (self.utilization, self.memcopy))
         return f"{self.gpu}, {_clock(self.at)}, {name}, {busy}, {copying}, {_told(self.power, '2f', 'W')}"
@@ -147,7 +146,6 @@ def write_recorded(out: Path, recording: Recording, *, held: float = 0.0) -> lis
 
 
 def write_drawn(out: Path, recording: Recording, name: str, metrics: Sequence[str]) -> list[Path]:
-    """Plots of those metrics that the recording has values of."""
     from gpuyard.monitor.plots import write_plots
 
     known = [metric for metric in metrics if has_values(recording, metric)]

@@ -236,7 +236,6 @@ def _single(values: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def value_axis(axes: Axes, metric: Metric, scale: Scale, found: Sequence[Panel]) -> None:
-    """Label and limits of the vertical axis, for all values of some panels."""
     axes.set_ylabel(_value_label(metric, scale))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
@@ -316,7 +315,6 @@ def write_comparison(out: Path, summaries: Mapping[str, Mapping[str, Any]]) -> l
 
 
 def comparison_figure(summaries: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """A panel for each measure, a bar for each policy."""
     known = [measure for measure in MEASURES if any(one[measure.key] is not None for one in summaries.values())]
     with styled():
         figure = new_figure(max(4.0, 2.4 * len(known) + 0.6), 1.2 + 0.36 * len(summaries))

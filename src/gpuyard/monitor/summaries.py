@@ -155,8 +155,6 @@ class Stay(NamedTuple):
 
 
 class JobRun(NamedTuple):
-    """A job, and the GPUs that it was on."""
-
     job: Job
     label: str
     """Its name; with its id, if others have the same."""
@@ -197,7 +195,6 @@ def _job_run(client: Client, job: Job, names: Mapping[str, int], now: float) -> 
 
 
 def _last(job: Job, now: float) -> list[Stay]:
-    """The stay of a job with one attempt."""
     if job["started_at"] is None:
         return []
     end = now if job["ended_at"] is None else seconds(job["ended_at"])
@@ -265,7 +262,6 @@ def _rounded_value(value: float | None) -> float | None:
 
 
 def write_jobs(path: Path, jobs: Sequence[JobRun]) -> Path:
-    """`jobs.csv`: a row for each job."""
     write_atomically(path, csv_text(JOBS, map(_job_row, jobs)).encode())
     return path
 

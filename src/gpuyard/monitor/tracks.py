@@ -216,7 +216,6 @@ def in_spans(column: Column, step: float) -> Column:
 
 
 def usual_period(at: Floats, default: float) -> float:
-    """The median of the seconds between two values."""
     return round(float(np.median(np.diff(at))), 3) if len(at) > 1 else default
 
 
@@ -282,7 +281,6 @@ def gap_texts(
 
 
 def _are_alike(one: Gap, other: Gap, near: float) -> bool:
-    """Whether gaps are at the same time, and at the same ends of the series."""
     ends = ((one.start, other.start), (one.end, other.end))
     return one[2:] == other[2:] and all(math.isclose(*pair, abs_tol=near) for pair in ends)
 

@@ -33,8 +33,6 @@ from gpuyard.units import format_duration, format_number
 
 
 class ClusterGpus(NamedTuple):
-    """The nodes with GPUs."""
-
     nodes: tuple[str, ...]
     capacity: float
     """Bytes of the largest GPU; infinity: not known."""
@@ -109,8 +107,6 @@ _UNDER_WAY = "cluster-run.json"
 
 @dataclass(slots=True)
 class ClusterBackend:
-    """Runs on a cluster."""
-
     api: Api
     settings: Settings
     source: Source
@@ -167,7 +163,6 @@ class ClusterBackend:
     def run(
         self, experiment: Experiment, run: Run, results: Results, on_progress: Progress
     ) -> tuple[RunResult, Recording]:
-        """One run: its jobs, and what GPUs did meanwhile."""
         self._begin()
         name = f"{dns_name(f'{experiment.name}-{run.name}', 50)}-{secrets.token_hex(3)}"
         mark = results.folder / _UNDER_WAY

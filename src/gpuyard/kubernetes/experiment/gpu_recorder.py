@@ -29,7 +29,7 @@ _LAST_TRIES = 3
 
 
 class Recorder:
-    """Reads some metrics from a source, from a thread of its own, until it is told that it is over."""
+    """Reads some metrics from a source in a thread of its own, until its end."""
 
     def __init__(
         self, source: Source, metrics: Sequence[str], warn: Callable[[str], None], *, every: float = EVERY
@@ -54,7 +54,7 @@ class Recorder:
             self._go_on(time.time() - _LATE)
 
     def _go_on(self, until: float) -> bool:
-        """Read on from where the last answer ended; whether there was one."""
+        """Read on from the end of the last answer; returns whether there is one."""
         if until <= self._until:
             return True
         try:
@@ -74,7 +74,7 @@ class Recorder:
         return True
 
     def recording(self, begin: float, end: float, hosts: Collection[str] = (), *, edges: bool = True) -> Recording:
-        """All of it, from when to when: of GPUs of these hosts, where those are told; with `edges` to both ends."""
+        """The recording of a span, of GPUs of these hosts, if any are known; with `edges` up to both ends."""
         self._ended.set()
         self._thread.join()
         time.sleep(max(0.0, end + _LATE - time.time()))
@@ -97,7 +97,7 @@ class Recorder:
 
 
 def joined(parts: Sequence[Recording], begin: float, end: float) -> Recording:
-    """Recordings that follow each other as one; where nothing is known between two of them, there is a gap."""
+    """Recordings that follow each other as one; with a gap where nothing is known between two of them."""
     pieces: dict[tuple[str, int, str, str], list[Series]] = {}
     for part in parts:
         for one in part.series:
@@ -112,7 +112,7 @@ def joined(parts: Sequence[Recording], begin: float, end: float) -> Recording:
 
 
 def _gaps(recording: Recording, least: float = 0.0) -> list[str]:
-    """Sentences on times of which nothing is known: what parts say of theirs, the whole says better."""
+    """Warnings of gaps; those of the whole replace those of its parts."""
     of_gpus = [one for one in recording.series if not one.subject.job and one.metric != "xid"]  # which come and go
     return gap_texts(of_gpus, recording.start, min(recording.end, time.time()), least=least)
 
@@ -146,7 +146,7 @@ _MIB = 2.0**20
 
 
 class Wanted(NamedTuple):
-    """A metric under the name by which somebody asked for it."""
+    """A metric under the name that the user gave."""
 
     name: str
     """Ours, or one of DCGM's, as `dcgm_fb_used`."""
@@ -154,18 +154,18 @@ class Wanted(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """What values are in: memory is in MiB, as DCGM has it."""
+        """Memory is in MiB, as in DCGM."""
         unit = METRICS[self.metric].unit
         return "MiB" if unit == "bytes" else unit
 
     @property
     def factor(self) -> float:
-        """What a value of a series is divided by."""
+        """Divisor of the values of a series."""
         return _MIB if METRICS[self.metric].unit == "bytes" else 1.0
 
 
 def wanted(names: Sequence[str]) -> list[Wanted]:
-    """Metrics by our names or those of DCGM, old and new; one that there is not is refused."""
+    """Metrics by our names or those of DCGM, old and new; unknown ones are refused."""
     found = []
     for name in dict.fromkeys(names):
         if name in METRICS:
@@ -179,7 +179,7 @@ def wanted(names: Sequence[str]) -> list[Wanted]:
 
 
 def write_metrics(folder: Path, recording: Recording, names: Sequence[str]) -> list[Path]:
-    """Write what is known of some metrics; a file for each GPU, if there are several. Seconds are since the start."""
+    """Write a CSV file of each metric; one per GPU, if there are several. Seconds are since the start."""
     asked = wanted(names)
     gpus = subjects(recording)
     texts: dict[str, str] = {}
@@ -208,7 +208,7 @@ def _single(series: Series, asked: Wanted, start: float) -> str:
 
 
 def _combined(recording: Recording, asked: Sequence[Wanted]) -> str:
-    """A line for each GPU and instant at which something of it is known."""
+    """A line for each GPU and instant with a value."""
     heads = [f"{one.name} [{one.unit}]" if one.unit else one.name for one in asked]
     rows: dict[tuple[float, str], dict[str, float]] = {}
     named = {key_of(subject): _place(subject) for subject in subjects(recording)}

@@ -172,8 +172,6 @@ _PAUSE, _LONGEST = 0.2, 5.0
 
 
 class JobEnd(NamedTuple):
-    """The end of a Job object."""
-
     failed: bool
     why: str = ""
 
@@ -212,7 +210,6 @@ class Follower:
             thread.join(_LONGEST)
 
     def of(self, job: str) -> list[PodHistory]:
-        """The pods of a job."""
         return self._by_job.get(job, [])
 
     def is_over(self, job: str, *, by_job: bool | None = None) -> bool:

@@ -105,7 +105,6 @@ class PodSubmissions:
         self.arrived[arrival.name] = time.time()
 
     def ended(self) -> int:
-        """How many of them are over."""
         with self._follower.news:
             self._ended = self._count()
         return self._ended

@@ -31,8 +31,6 @@ _KINDS = {"Pod": "v1", "Job": "batch/v1"}
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The objects of a file."""
-
     objects: tuple[Object, ...]
     namespace: str
     """Empty: the file does not say."""
@@ -40,8 +38,6 @@ class Manifest:
 
 @dataclass(slots=True)
 class WorkloadRun:
-    """The course of it."""
-
     begin: float
     jobs: list[JobResult] = field(default_factory=list)
     recording: Recording = field(default_factory=lambda: Recording(0.0, 0.0))
@@ -49,12 +45,11 @@ class WorkloadRun:
 
     @property
     def seconds(self) -> float:
-        """From the beginning to the last end."""
         return self.recording.end - self.begin
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The pods and jobs of a file in YAML or JSON."""
+    """The pods and Jobs of a file in YAML or JSON."""
     try:
         found = [one for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if one is not None]
     except FileNotFoundError:

@@ -51,8 +51,6 @@ _EXAMPLE = "nvidia-smi --query-gpu=timestamp,index,name,utilization.gpu,power.dr
 
 
 class _Head(NamedTuple):
-    """The columns of a file."""
-
     about: dict[str, int]
     values: dict[str, tuple[int, float]]
     """By metric: the column, and what a number without a unit is multiplied by."""
@@ -61,8 +59,6 @@ class _Head(NamedTuple):
 
 @dataclass(slots=True)
 class _Gpu:
-    """The samples of one GPU in a file."""
-
     index: int
     uuid: str = ""
     name: str = ""
@@ -85,8 +81,6 @@ class _Gpu:
 
 
 class SmiCsv:
-    """A file that nvidia-smi wrote."""
-
     def __init__(self, path: Path, fields: Sequence[str] = ()) -> None:
         """`fields` are the columns of a file without a header."""
         self._path, self._fields = path, fields

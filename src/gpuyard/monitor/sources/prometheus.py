@@ -100,8 +100,6 @@ class PrometheusSource:
 
 
 class _Reading:
-    """One read from a Prometheus."""
-
     def __init__(self, server: Prometheus, wish: _Request) -> None:
         self._server, self._wish = server, wish
         self._warnings: list[str] = []
@@ -128,7 +126,6 @@ class _Reading:
         )  # fmt: skip
 
     def _known(self) -> list[tuple[Name, Whose]]:
-        """All series of these metrics in this time."""
         names = [one.name for one in names_for(self._wish.metrics)]
         if self._wish.job or "process_memory" in self._wish.metrics:
             names += [name for name in _OF_JOBS if name not in names]
@@ -143,7 +140,6 @@ class _Reading:
         return found
 
     def _chosen(self, known: list[tuple[Name, Whose]]) -> list[tuple[Name, Whose]]:
-        """Those of the requested GPUs and job."""
         wish = self._wish
         if known and wish.job:
             known = self._of_job(known)
@@ -160,7 +156,6 @@ class _Reading:
         ]  # fmt: skip
 
     def _of_job(self, known: list[tuple[Name, Whose]]) -> list[tuple[Name, Whose]]:
-        """The series of a job, and of the GPUs that it had."""
         job = self._wish.job
         places = {one.place for _, one in known if one.job == job}
         keys = {one.key for _, one in known if not one.job and (one.hpc_job == job or one.place in places)}
@@ -277,7 +272,6 @@ def _matchers(found: Sequence[Whose]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text for a pattern in PromQL that matches nothing else."""
     return re.sub(r"([.+*?()|\[\]{}^$\\])", r"\\\\\1", text).replace('"', '\\"')
 
 
@@ -298,7 +292,6 @@ def _described(chosen: Sequence[tuple[Name, Whose]], known: Sequence[tuple[Name,
 
 
 def _left(total: Column, used: Column) -> Column:
-    """Free memory, from total and used."""
     if not len(total.at):
         return Column(used.at, np.full(len(used.at), np.nan), None, None)
     place = np.maximum(np.searchsorted(total.at, used.at, side="right") - 1, 0)
@@ -309,7 +302,6 @@ def _left(total: Column, used: Column) -> Column:
 
 
 def _marks(series: Sequence[Series]) -> list[Mark]:
-    """Errors of the driver."""
     return [
         Mark(at, f"XID {number}", subject=one.subject)
         for one in series if one.metric == "xid" for at, number in errors(one)

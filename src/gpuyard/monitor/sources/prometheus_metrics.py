@@ -16,8 +16,6 @@ _NEW, _OLD, _OWN = 0, 1, 2
 
 
 class Name(NamedTuple):
-    """A name under which a metric is exported."""
-
     name: str
     metric: str
     factor: float = 1.0

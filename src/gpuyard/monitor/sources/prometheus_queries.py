@@ -78,7 +78,6 @@ def between(start: float, end: float) -> str:
 
 
 def _merged(times: Iterable[Gap]) -> list[Gap]:
-    """Adjacent times as one."""
     found: list[Gap] = []
     for time in sorted(times):
         if found and time.start <= found[-1].end:
@@ -100,8 +99,6 @@ Found = dict[Key, dict[Name, list[Column]]]
 
 
 class Query(Protocol):
-    """A way to read series."""
-
     period: float
 
     def pieces(self) -> Iterator[tuple[float, float]]:

@@ -113,7 +113,6 @@ class SimulatedSource:
         return {name for device in self._devices for name in (str(device.index), device.uuid)}
 
     def _table(self, at: Floats) -> dict[str, Floats]:
-        """All metrics, by instant and GPU."""
         model = DeviceModel(len(self._devices))
         for earlier in np.arange(at[0] - _WARM, at[0], 5.0):
             model.step(float(earlier), [_tenants(device.index, float(earlier)) for device in self._devices])
