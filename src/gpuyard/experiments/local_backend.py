@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from gpuyard.experiments.runner import EndedJob, Progress, measured, run_result,
 from gpuyard.gpus.base import GpusUnavailable
 from gpuyard.gpus.find import open_gpus
 from gpuyard.monitor.sources.recorded import Recorded
+from gpuyard.monitor.summaries import events_of, seconds
 from gpuyard.monitor.tracks import HELD, to_edges
 from gpuyard.policies.resolver import check_passed
 from gpuyard.recordings.series import Recording, Subject, names_of
@@ -36,7 +36,6 @@ _OURS = (
 )  # fmt: skip
 """Settings that an experiment sets itself, or may not change."""
 _STEPS = 10
-_PAGE = 10_000
 
 
 class LocalBackend:
@@ -88,12 +87,12 @@ class _Submissions:
         self._open = self._client.jobs()
         return len(self.ids) - len(self._open)
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, timeout: float) -> None:
         """Wait so long, or until the first of the open jobs is over."""
-        if seconds > 0 and self._open:
-            self._client.job(self._open[0]["id"], wait=seconds)
-        elif seconds > 0:
-            time.sleep(seconds)
+        if timeout > 0 and self._open:
+            self._client.job(self._open[0]["id"], wait=timeout)
+        elif timeout > 0:
+            time.sleep(timeout)
 
 
 def _check(experiment: Experiment, scheduler: Scheduler) -> None:
@@ -166,11 +165,11 @@ def _collected(
 ) -> tuple[RunResult, Recording]:
     """The jobs of a run, and what the GPUs did meanwhile."""
     events = defaultdict[str, list[dict[str, Any]]](list)
-    for event in _events(client):
+    for event in events_of(client):
         if event["job"]:
             events[event["job"]].append(event)
     jobs = {job["id"]: job for job in client.jobs(all=True)}
-    begin = _seconds(jobs[ids[0][1]]["submitted_at"])
+    begin = seconds(jobs[ids[0][1]]["submitted_at"])
 
     def ended() -> Iterator[EndedJob]:
         for arrival, id in ids:
@@ -196,13 +195,13 @@ def job_result(
     arrival: Arrival, job: Job, events: Sequence[Mapping[str, Any]], begin: float, *, by_usage: bool
 ) -> JobResult:
     """The course of a job; `by_usage`: jobs are admitted by usage, so it is known by which rule."""
-    starts = [_seconds(event["at"]) for event in events if event["kind"] == "Started"]
-    ended = _seconds(job["ended_at"]) if job["ended_at"] else None
+    starts = [seconds(event["at"]) for event in events if event["kind"] == "Started"]
+    ended = seconds(job["ended_at"]) if job["ended_at"] else None
     admission = job["admission"]["by"] if job["admission"] else "fit"
     return JobResult.since(
         begin,
         arrival,
-        arrived=_seconds(job["submitted_at"]),
+        arrived=seconds(job["submitted_at"]),
         started=starts[0] if starts else None,
         ended=ended,
         ran=round(max(0.0, ended - starts[-1]), 3) if starts and ended is not None else 0.0,
@@ -211,17 +210,6 @@ def job_result(
         state=job["state"],
         admitted_by=admission if starts and by_usage else "",
     )
-
-
-def _events(client: Client) -> Iterator[dict[str, Any]]:
-    after = 0
-    while page := client.events(after, limit=_PAGE)["events"]:
-        yield from page
-        after = page[-1]["seq"]
-
-
-def _seconds(at: str) -> float:
-    return datetime.fromisoformat(at).timestamp()
 
 
 def _setting(value: Any) -> str:

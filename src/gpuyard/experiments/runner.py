@@ -31,17 +31,14 @@ class Watcher(Protocol):
 
     def begins(self, number: int, total: int, run: Run) -> None:
         """A run begins, the nth of those that are not done yet."""
-        ...
 
     def progress(self, done: int, total: int) -> None:
         """Jobs of the run that are over, of all."""
-        ...
 
     def warn(self, sentence: str) -> None: ...
 
     def draws(self) -> None:
         """The runs are done, and figures are drawn."""
-        ...
 
 
 class Backend(Protocol):
@@ -49,17 +46,14 @@ class Backend(Protocol):
 
     def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
         """Refuse what can never run, before anything does."""
-        ...
 
     def clear(self, results: Results) -> None:
         """End what an experiment in this folder left when it was killed."""
-        ...
 
     def run(
         self, experiment: Experiment, run: Run, results: Results, on_progress: Progress
     ) -> tuple[RunResult, Recording]:
         """One run."""
-        ...
 
 
 class Submissions(Protocol):
@@ -69,11 +63,9 @@ class Submissions(Protocol):
 
     def ended(self) -> int:
         """How many submitted jobs are over."""
-        ...
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, timeout: float) -> None:
         """Wait so long, or until something happens to a job."""
-        ...
 
 
 def submit_all(

@@ -12,21 +12,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from gpuyard.errors import UserError
-from gpuyard.figures import html_page
+from gpuyard.figures import html_page as html
 from gpuyard.figures.files import write_atomically
-from gpuyard.figures.html_page import (
-    Column,
-    bullets,
-    fact_text,
-    heading,
-    image,
-    metric_table,
-    page,
-    reproduce,
-    soft,
-    text_of,
-    text_table,
-)
+from gpuyard.figures.html_page import Column
 from gpuyard.figures.style import png_bytes, svg_bytes
 from gpuyard.learn import policy_figures
 from gpuyard.learn.arena import OBJECTIVES
@@ -67,11 +55,11 @@ def write_report(
     out.mkdir(parents=True, exist_ok=True)
     figures = _Figures(out)
     title = f"Trained policy {name}"
-    parts = [*_parts(learned, evaluations, verdicts, figures), reproduce(command, None)]
+    parts = [*_parts(learned, evaluations, verdicts, figures), html.reproduce(command, None)]
     found = json.dumps(facts(learned, name, evaluations, verdicts, command), indent=1, allow_nan=False)
     write_atomically(out / "evaluation.json", f"{found}\n".encode())
     write_atomically(out / "windows.csv", windows_csv(evaluations).encode())
-    write_atomically(out / "report.html", page(title, parts, _STYLE).encode(errors="replace"))
+    write_atomically(out / "report.html", html.page(title, parts, _STYLE).encode(errors="replace"))
     return out / "report.html"
 
 
@@ -91,7 +79,7 @@ class _Figures:
             unique = f"{plain}-{count}"
         self._taken.add(unique)
         write_atomically(self._out / f"{unique}.png", png_bytes(figure))
-        return image(svg_bytes(figure), caption, narrow=narrow)
+        return html.image(svg_bytes(figure), caption, narrow=narrow)
 
 
 def _parts(
@@ -100,9 +88,9 @@ def _parts(
     by_trace: dict[str, list[tuple[Evaluation, dict[str, Any]]]] = {}
     for pair in zip(evaluations, verdicts, strict=True):
         by_trace.setdefault(pair[0].problem.trace.source, []).append(pair)
-    yield html_page.lead(escape(lead(verdicts)))
+    yield html.lead(escape(lead(verdicts)))
     for pairs in by_trace.values():
-        yield heading(pairs[0][0].problem.name)
+        yield html.heading(pairs[0][0].problem.name)
         for found, verdict in pairs:
             yield _verdict(learned, found, verdict, len(pairs) > 1)
         if len(pairs) > 1:
@@ -114,11 +102,11 @@ def _parts(
             yield "</details>"
     yield from _training(learned, figures)
     yield from _prefers(learned, figures)
-    yield heading("What this does not tell")
-    yield bullets(NOT_MODELLED)
-    yield heading("What the columns mean")
+    yield html.heading("What this does not tell")
+    yield html.bullets(NOT_MODELLED)
+    yield html.heading("What the columns mean")
     objectives = sorted({found.objective for found in evaluations})
-    yield html_page.legend(column for objective in objectives for column in columns(objective))
+    yield html.legend(column for objective in objectives for column in columns(objective))
 
 
 def lead(verdicts: Sequence[dict[str, Any]]) -> str:
@@ -166,12 +154,12 @@ def _side_by_side(pairs: Sequence[tuple[Evaluation, dict[str, Any]]]) -> str:
     lines = []
     for found, v in pairs:
         kind = KINDS.get(found.objective, "number")
-        costs = [text_of(float(found.row(n)["geometric_mean"]), kind) for n in (v["best_heuristic"], LEARNED)]
+        costs = [html.text_of(float(found.row(n)["geometric_mean"]), kind) for n in (v["best_heuristic"], LEARNED)]
         numbers = [f"{v[key]:.3f}" for key in ("ratio", "ratio_low", "ratio_high", "mean_ratio", "p99_ratio")]
         gate = "passes" if v["passed"] else "does not pass"
         lines.append((found.problem.estimate, gate, *numbers, v["best_heuristic"], *costs))
     note = "What policies are told of run times. The best heuristic, and so what a ratio is relative to, may differ."
-    return f"{soft(note)}{text_table(heads, lines)}"
+    return f"{html.soft(note)}{html.text_table(heads, lines)}"
 
 
 def columns(objective: str) -> tuple[Column, ...]:
@@ -193,7 +181,7 @@ def columns(objective: str) -> tuple[Column, ...]:
 def _details(found: Evaluation, figures: _Figures) -> Iterator[str]:
     """The setting, all policies in a table, and the figures."""
     problem, policies = found.problem, rows(found)
-    yield html_page.facts(
+    yield html.facts(
         {
             "estimates": estimate_text(problem.estimate), "cluster": _cluster(found),
             "discipline": problem.discipline, "placement": problem.placement, "jobs": len(problem.trace),
@@ -201,11 +189,11 @@ def _details(found: Evaluation, figures: _Figures) -> Iterator[str]:
         }
     )  # fmt: skip
     shown = [c for c in columns(found.objective) if any(row.get(c.key) is not None for row in policies)]
-    yield heading("Policies that stop nobody", 3)
-    yield metric_table(shown, [row for row in policies if row["policy"] not in PREEMPTIVE], "ratio")
+    yield html.heading("Policies that stop nobody", 3)
+    yield html.metric_table(shown, [row for row in policies if row["policy"] not in PREEMPTIVE], "ratio")
     if apart := [row for row in policies if row["policy"] in PREEMPTIVE]:
-        yield heading("Policies that stop running jobs, at no cost: another game", 3)
-        yield metric_table(shown, apart, "ratio")
+        yield html.heading("Policies that stop running jobs, at no cost: another game", 3)
+        yield html.metric_table(shown, apart, "ratio")
     name = f"{problem.name}-{problem.estimate}"
     best = found.best_heuristic
     yield figures.add(
@@ -230,7 +218,7 @@ def _cluster(found: Evaluation) -> str:
 
 def _training(learned: Learned, figures: _Figures) -> Iterator[str]:
     network, training = learned.network, learned.training
-    yield heading("How it was trained")
+    yield html.heading("How it was trained")
     added = f"a network of {network.hidden} hidden units" if network.hidden else "a linear function"
     text = (
         f"It is {network.base} and {added} ({len(network.parameters)} numbers) that is added to it, for the discipline "
@@ -245,12 +233,12 @@ def _training(learned: Learned, figures: _Figures) -> Iterator[str]:
     yield f"<p>{escape(text)}</p>"
     if best := training.get("best_heuristic"):
         yield f"<p>{escape(f'On the windows that it was trained on, {best} was the best heuristic.')}</p>"
-    yield html_page.facts(training.get("recipe") or {})
+    yield html.facts(training.get("recipe") or {})
     traces = training.get("traces") or []
     keys = ("name", "jobs", "trained_on", "gpus", "estimate")
     if traces:
         heads = ("Trace", "Jobs", "Trained on the first", "GPUs", "Estimates")
-        yield text_table(heads, [[fact_text(t.get(key)) for key in keys] for t in traces])
+        yield html.text_table(heads, [[html.fact_text(t.get(key)) for key in keys] for t in traces])
     if training.get("curve"):
         caption = (
             "The kept one is the best check by cost and long waits together, so not always that of the least ratio."
@@ -263,8 +251,8 @@ def _prefers(learned: Learned, figures: _Figures) -> Iterator[str]:
         found: Explanation = explain(learned)
     except UserError:  # its file does not say what a typical job is
         return
-    yield heading("What it prefers")
-    yield bullets(found.summary)
+    yield html.heading("What it prefers")
+    yield html.bullets(found.summary)
     caption = (
         "The score as one quantity changes while all others stay as in a typical job of its training. Quantities that "
         "go together in a queue are moved one at a time, so the curves do not say what happens if both change."

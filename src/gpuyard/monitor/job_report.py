@@ -17,6 +17,7 @@ from gpuyard.figures.html_page import facts, heading, lead, page, paragraphs, so
 from gpuyard.figures.interactive_page import charts, numbers_table, style, warnings_of
 from gpuyard.figures.panels import DRAWN_AS_ROWS, label_of
 from gpuyard.monitor.plots import known
+from gpuyard.monitor.summaries import seconds
 from gpuyard.recordings.series import METRICS, Recording
 from gpuyard.units import format_duration, format_plain, format_size
 
@@ -228,7 +229,7 @@ def _made(made: str, command: str) -> str:
 
 def _seconds(job: Job, key: str) -> float | None:
     text = job[key]  # type: ignore[literal-required]
-    return None if text is None else datetime.fromisoformat(text).timestamp()
+    return None if text is None else seconds(text)
 
 
 def _clock(text: str | None) -> str:

@@ -20,10 +20,10 @@ from gpuyard.monitor.tracks import Track, broken
 from gpuyard.recordings.series import OF_GPUS, OF_JOBS, Mark, Recording, Series, Subject, names_of
 from gpuyard.spec.times import format_when
 
-_MOST_SPANS = 86_400  # a day at one look each second
+_MOST_SPANS = 86_400  # a day at one sample each second
 _MOST_VALUES = 1_000_000  # of all series together
 _MOST_MARKS, _MOST_ABSENCES = 1000, 100
-_PAUSE = 5.0  # periods, and seconds, that a look may be late; after more, what was between is not known
+_PAUSE = 5.0  # periods, and seconds, that a sample may be late; a longer pause is a gap
 
 
 @dataclass(slots=True)
@@ -139,10 +139,8 @@ def _values(metrics: Sequence[str], reading: Reading, device: Device) -> list[fl
 
 
 _OFTEN, _SELDOM, _SHARE = 0.1, 0.5, 0.02
-"""Seconds between looks: as often as costs at most that share of a core. A row is written once a period, but what is
-between two rows counts as well: a peak is not to be missed, nor is energy."""
-_WATCH_SPANS, _WATCH_VALUES = 86_400, 1_000_000
-_WATCH_PAUSE = 5.0  # seconds that a look may be late, as in `Live`
+"""Seconds between samples: as often as costs at most that share of a core. A row is written once a period, but peaks
+and energy between two rows count as well."""
 
 
 class GpuWatch:
@@ -158,23 +156,22 @@ class GpuWatch:
         tree: ProcessTree | None = None,
         who: str = "",
     ) -> None:
-        """`period` is seconds between rows; `only` are the GPUs that are told of, all if there are none; `who` is what
-        the tree's processes are called."""
+        """`period` is seconds between rows; `only` are the chosen GPUs, none: all; `who` names the tree's processes."""
         self.every = period / math.ceil(period / _pause(gpus, tree))
-        """Seconds between looks."""
+        """Seconds between samples."""
         self._gpus, self._csv, self._period, self._tree, self._who = gpus, csv, period, tree, who
         self._chosen = [device.index for device in gpus.devices if not only or device.index in only]
         self._live = Live(gpus, OF_GPUS, self.every)
         columns = len(OF_JOBS) * len(gpus.devices)
-        self._track = Track(columns, min(_WATCH_SPANS, _WATCH_VALUES // max(1, columns)))
+        self._track = Track(columns, min(_MOST_SPANS, _MOST_VALUES // max(1, columns)))
         self._seen: set[int] = set()
         self._next_row = -math.inf
-        self._began = time.time() - time.monotonic()  # so that time only goes forward, whoever sets the clock
+        self._began = time.time() - time.monotonic()  # so that time only goes forward, even if the clock is set
         self._warnings: list[str] = []
         self.readings: Sequence[Reading] = ()
-        """What the last look told of the chosen GPUs."""
+        """The last ones of the chosen GPUs."""
         self.own: dict[int, int] = {}
-        """Bytes that the tree had on each GPU at the last look."""
+        """Bytes of the tree on each GPU, at the last sample."""
 
     @property
     def devices(self) -> list[Device]:
@@ -223,7 +220,7 @@ class GpuWatch:
         device, found = self._gpus.devices[index], []
         period = self.every * self._track.width
         for offset, metric in enumerate(OF_JOBS):
-            column = broken(self._track.column(len(OF_JOBS) * index + offset), period, period + _WATCH_PAUSE)
+            column = broken(self._track.column(len(OF_JOBS) * index + offset), period, period + _PAUSE)
             subject = Subject(index, device.uuid, device.name, job=self._who)
             found.append(Series(subject, metric, *column, period=period))
         return found
@@ -233,7 +230,7 @@ class GpuWatch:
             return
         try:
             self._csv.add(_row(at, self._gpus.devices[one.index], one) for one in self.readings)
-        except OSError as error:  # what is watched goes on, and so does what is kept in memory
+        except OSError as error:  # the command goes on, and so do samples in memory
             self._warnings.append(f"gpu_usage.csv ends early: {error.strerror or error}")
             self._csv = None
 

@@ -22,7 +22,6 @@ class ProcessTree(Protocol):
 
     def look(self) -> None:
         """Update the list of members."""
-        ...
 
     def has(self, pid: int) -> bool: ...
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuyard.errors import UserError
+from gpuyard.figures.files import write_atomically
 from gpuyard.recordings.series import Recording, Subject
 
 HEADER = "index, timestamp, name, utilization.gpu [%], utilization.memory [%], power.draw [W]"
@@ -57,20 +58,13 @@ class UsageCsv:
 
 
 def write_usage_csv(path: str | os.PathLike[str], recording: Recording, *, held: float = 0.0) -> Path:
-    """Write what a recording tells of whole GPUs, in the order of time; a reader never sees half a file.
+    """Write the values of whole GPUs, in the order of time.
 
     A value holds for `held` seconds where only other GPUs have a row: of an idle one, the daemon records less.
     """
-    target = Path(path)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(f"{HEADER}\n")
-            file.writelines(f"{row.line()}\n" for row in rows_of(recording, held))
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-    return target
+    lines = (f"{row.line()}\n" for row in rows_of(recording, held))
+    write_atomically(Path(path), "".join([f"{HEADER}\n", *lines]).encode())
+    return Path(path)
 
 
 def rows_of(recording: Recording, held: float = 0.0) -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
@@ -188,7 +188,7 @@ def job_runs(client: Client, ids: Iterable[str], now: float) -> list[JobRun]:
 
 def _job_run(client: Client, job: Job, names: Mapping[str, int], now: float) -> JobRun:
     name = job["name"] or job["id"]
-    stays = _last(job, now) if job["attempt"] <= 1 else stays_of(_events(client, job["id"]), now)
+    stays = _last(job, now) if job["attempt"] <= 1 else stays_of(events_of(client, job["id"]), now)
     ended = None if job["ended_at"] is None else seconds(job["ended_at"])
     label = name if names[name] == 1 else f"{name} {job['id']}"
     return JobRun(job, label, seconds(job["submitted_at"]), tuple(stays), ended)
@@ -217,14 +217,12 @@ def stays_of(events: Iterable[Mapping[str, Any]], now: float) -> list[Stay]:
     return found + [Stay(gpus.get(attempt, ()), start, now) for attempt, start in begun.items()]
 
 
-def _events(client: Client, id: str) -> Iterable[Mapping[str, Any]]:
+def events_of(client: Client, job: str | None = None) -> Iterator[dict[str, Any]]:
+    """All events of a job, or of all jobs."""
     after = 0
-    while True:
-        page = client.events(after, job=id, limit=_PAGE)
-        yield from page["events"]
-        if len(page["events"]) < _PAGE:
-            return
-        after = page["last"]
+    while page := client.events(after, job=job, limit=_PAGE)["events"]:
+        yield from page
+        after = page[-1]["seq"]
 
 
 def seconds(instant: str) -> float:
@@ -244,7 +242,7 @@ def numbers(jobs: Sequence[JobRun]) -> dict[str, Any]:
         "jobs": len(jobs),
         "completed": len(done),
         "succeeded": sum(one.job["state"] == "succeeded" for one in jobs),
-        "makespan": _rounded_value(makespan),
+        "makespan": _rounded(makespan),
         "wait_mean": _mean_of([one.wait for one in done]),
         "turnaround_mean": _mean_of([one.turnaround for one in done]),
         "run_mean": _mean_of([one.run for one in done]),
@@ -254,11 +252,7 @@ def numbers(jobs: Sequence[JobRun]) -> dict[str, Any]:
 
 def _mean_of(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return _rounded_value(sum(known) / len(known)) if known else None
-
-
-def _rounded_value(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+    return _rounded(sum(known) / len(known)) if known else None
 
 
 def write_jobs(path: Path, jobs: Sequence[JobRun]) -> Path:
@@ -270,7 +264,7 @@ def _job_row(one: JobRun) -> tuple[Any, ...]:
     job, measured = one.job, one.job["measured"]
     return (
         job["id"], job["name"], job["state"], job["submitted_at"], job["started_at"], job["ended_at"],
-        _rounded_value(one.wait), f"{one.run:.3f}", " ".join(map(str, job["gpus"])), job["attempt"], job["exit_code"],
+        _rounded(one.wait), f"{one.run:.3f}", " ".join(map(str, job["gpus"])), job["attempt"], job["exit_code"],
         measured["peak"] if measured else None, job.get("energy_wh"),
     )  # fmt: skip
 

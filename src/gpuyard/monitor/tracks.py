@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuyard.recordings.series import Floats, Recording, Series
 from gpuyard.spec.times import format_when
@@ -338,8 +339,10 @@ def _cut(one: Series, start: float, end: float, held: float) -> Series:
             places, times = [before, *places], np.append(start, times)
         if places and 0 < end - times[-1] < held:
             places, times = [*places, places[-1]], np.append(times, end)
-    return replace(one, at=times, mean=one.mean[places], low=_at(one.low, places), high=_at(one.high, places))
+    return replace(taken(one, places), at=times)
 
 
-def _at(values: Floats | None, places: list[int]) -> Floats | None:
-    return None if values is None else values[places]
+def taken(one: Series, places: NDArray[np.bool_] | list[int]) -> Series:
+    """The values of a series at some places."""
+    low, high = (None if table is None else table[places] for table in (one.low, one.high))
+    return replace(one, at=one.at[places], mean=one.mean[places], low=low, high=high)

@@ -13,22 +13,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from gpuyard.core.model import Cluster
+from gpuyard.figures import html_page as html
 from gpuyard.figures.files import write_atomically
-from gpuyard.figures.html_page import (
-    Column,
-    bullets,
-    facts,
-    heading,
-    image,
-    lead,
-    legend,
-    metric_table,
-    page,
-    reproduce,
-    soft,
-    text_of,
-    text_table,
-)
+from gpuyard.figures.html_page import Column
 from gpuyard.figures.style import png_bytes, svg_bytes
 from gpuyard.sim import schedule_plots
 from gpuyard.sim.compare import Comparison
@@ -152,19 +139,19 @@ def write_report(
     """Write the comparison as one HTML file with its plots inside, and return its path."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    meanings = legend(_present(comparison.rows))
+    meanings = html.legend(_present(comparison.rows))
     parts = [
-        lead(_answer(comparison.rows)),
+        html.lead(_answer(comparison.rows)),
         _failures(comparison.failures),
-        heading("What was simulated"),
-        facts(_facts(trace_facts, comparison)),
+        html.heading("What was simulated"),
+        html.facts(_facts(trace_facts, comparison)),
         _table(comparison),
-        bullets(notes, "soft"),
+        html.bullets(notes, "soft"),
         *_figures(comparison, draw(comparison) if figures is None else figures),
-        f"{heading('What the metrics mean')}\n{meanings}" if meanings else "",
-        reproduce(command, when),
+        f"{html.heading('What the metrics mean')}\n{meanings}" if meanings else "",
+        html.reproduce(command, when),
     ]
-    write_atomically(target, page(title, parts).encode())
+    write_atomically(target, html.page(title, parts).encode())
     return target
 
 
@@ -231,10 +218,10 @@ def cluster_text(cluster: Cluster) -> str:
 def _table(comparison: Comparison) -> str:
     repeated = " A number after ± is half of the 95% confidence interval of a mean." if comparison.repeated else ""
     return (
-        f"{heading('Policies, by mean job completion time')}\n"
+        f"{html.heading('Policies, by mean job completion time')}\n"
         f'<p class="soft">The best value of a column is marked.{repeated} Click on a heading to sort by it; '
         "point at a duration for the exact seconds. A narrow screen scrolls the table sideways.</p>\n"
-        + metric_table(_present(comparison.rows), comparison.rows, "jct_mean")
+        + html.metric_table(_present(comparison.rows), comparison.rows, "jct_mean")
     )
 
 
@@ -253,8 +240,8 @@ def _figures(comparison: Comparison, figures: Mapping[str, Drawn]) -> Iterator[s
     for name, drawn in figures.items():
         if drawn.heading != last:
             last = drawn.heading
-            yield heading(last)
-        yield image(drawn.svg, drawn.caption, narrow=drawn.narrow)
+            yield html.heading(last)
+        yield html.image(drawn.svg, drawn.caption, narrow=drawn.narrow)
         if name == "users":
             yield _users_table(comparison.summaries)
 
@@ -277,8 +264,8 @@ def _users_table(summaries: Sequence[Summary]) -> str:
         for kind in ("duration", "number"):
             for summary, place in zip(shown, served, strict=True):
                 means = summary.groups.mean_wait if kind == "duration" else summary.groups.mean_slowdown
-                cells.append(text_of(float(means[place[name]]), kind) if name in place else "–")
+                cells.append(html.text_of(float(means[place[name]]), kind) if name in place else "–")
         rows.append([name, *cells])
     more = f", of {len(groups):,}" if len(groups) > TOP_GROUPS else ""
     note = f"Those with the most GPU time{more}; waits and slowdowns are means over their jobs."
-    return f"{soft(note)}\n{text_table(heads, rows)}"
+    return f"{html.soft(note)}\n{html.text_table(heads, rows)}"

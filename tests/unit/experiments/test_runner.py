@@ -31,8 +31,8 @@ class Ending:
     def ended(self) -> int:
         return self.over
 
-    def wait(self, seconds: float) -> None:
-        assert 0.0 <= seconds <= 1.0
+    def wait(self, timeout: float) -> None:
+        assert 0.0 <= timeout <= 1.0
         if self._ends:
             self.over = len(self.submitted)
 

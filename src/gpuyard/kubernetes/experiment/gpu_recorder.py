@@ -15,7 +15,7 @@ from gpuyard.figures.files import cell, csv_text, write_atomically
 from gpuyard.figures.panels import key_of, subjects
 from gpuyard.monitor.sources import Source
 from gpuyard.monitor.sources.prometheus_metrics import BY_NAME
-from gpuyard.monitor.tracks import Column, broken, gap_texts, to_edges
+from gpuyard.monitor.tracks import Column, broken, gap_texts, taken, to_edges
 from gpuyard.recordings.series import METRICS, Floats, Recording, Series, Subject
 
 EVERY = 15.0
@@ -91,7 +91,7 @@ class Recorder:
         if edges:
             period = max((one.period for one in found.series), default=1.0)
             return to_edges(found, begin, end, held=max(BEFORE, _LOST * period))
-        inside = (_between(one, begin, end) for one in found.series)
+        inside = (taken(one, (one.at >= begin) & (one.at <= end)) for one in found.series)
         found.series = [one for one in inside if len(one.at)]
         return found
 
@@ -133,12 +133,6 @@ def _joined(several: Sequence[Series]) -> Series:
 def _one(tables: Sequence[Floats | None]) -> Floats | None:
     known = [table for table in tables if table is not None]
     return np.concatenate(known) if len(known) == len(tables) else None
-
-
-def _between(one: Series, begin: float, end: float) -> Series:
-    inside = (one.at >= begin) & (one.at <= end)
-    low, high = (None if table is None else table[inside] for table in (one.low, one.high))
-    return Series(one.subject, one.metric, one.at[inside], one.mean[inside], low, high, one.period)
 
 
 COMBINED = "combined.csv"

@@ -109,11 +109,11 @@ class PodSubmissions:
             self._ended = self._count()
         return self._ended
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, timeout: float) -> None:
         """Wait so long, or until there is news of a pod."""
         with self._follower.news:
             if self._count() == self._ended:  # else one ended since `ended` looked, and was notified already
-                self._follower.news.wait(seconds)
+                self._follower.news.wait(timeout)
         self._stalls.look(self._follower)
 
     def _count(self) -> int:

@@ -21,25 +21,17 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """For errors and captions."""
-        ...
 
     def read(
-        self,
-        metrics: Sequence[str],
-        start: float,
-        end: float,
-        *,
-        gpus: Sequence[str] = (),
-        job: str = "",
-        step: float | None = None,
-    ) -> Recording:
+        self, metrics: Sequence[str], start: float, end: float,
+        *, gpus: Sequence[str] = (), job: str = "", step: float | None = None,
+    ) -> Recording:  # fmt: skip
         """The series of a span of time, in seconds since the epoch.
 
         `gpus` are indices or UUIDs, none: all; `job` asks for that job's own series and for the GPUs that it had;
         `step` is seconds from one value to the next, by default as fine as is sensible. Missing values are a gap and a
         warning; a `UserError` is for what can never be read.
         """
-        ...
 
 
 def checked_metrics(metrics: Sequence[str]) -> list[str]:

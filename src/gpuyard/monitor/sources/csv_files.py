@@ -93,15 +93,9 @@ class SmiCsv:
         return str(self._path)
 
     def read(
-        self,
-        metrics: Sequence[str],
-        start: float = -math.inf,
-        end: float = math.inf,
-        *,
-        gpus: Sequence[str] = (),
-        job: str = "",
-        step: float | None = None,
-    ) -> Recording:
+        self, metrics: Sequence[str], start: float = -math.inf, end: float = math.inf,
+        *, gpus: Sequence[str] = (), job: str = "", step: float | None = None,
+    ) -> Recording:  # fmt: skip
         """The samples of a span of time; all of them if it is endless."""
         wanted = checked_metrics(metrics)
         found = [gpu for gpu in self._content().values() if is_selected(gpu.subject, gpus)]

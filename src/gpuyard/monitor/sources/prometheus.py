@@ -74,15 +74,9 @@ class PrometheusSource:
         return f"Prometheus at {shown(self._url)}"
 
     def read(
-        self,
-        metrics: Sequence[str],
-        start: float,
-        end: float,
-        *,
-        gpus: Sequence[str] = (),
-        job: str = "",
-        step: float | None = None,
-    ) -> Recording:
+        self, metrics: Sequence[str], start: float, end: float,
+        *, gpus: Sequence[str] = (), job: str = "", step: float | None = None,
+    ) -> Recording:  # fmt: skip
         """What was scraped in a span of time: every sample, or spans of `step` if that is much coarser."""
         if not start < end:
             raise UserError("a span of time has to end after it begins")

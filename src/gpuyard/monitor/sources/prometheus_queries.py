@@ -103,15 +103,12 @@ class Query(Protocol):
 
     def pieces(self) -> Iterator[tuple[float, float]]:
         """Times to query, one after the other."""
-        ...
 
     def fetch(self, server: Prometheus, start: float, end: float) -> list[Outage]:
         """Query one of them; returns what had no answer."""
-        ...
 
     def columns(self) -> dict[Key, tuple[Column, float, list[Name]]]:
         """The values, with their period and the names that they are from."""
-        ...
 
 
 class Samples:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuyard.monitor.sources import checked_metrics, is_selected
+from gpuyard.monitor.tracks import taken
 from gpuyard.recordings.series import Floats, Mark, Recording, Series, Subject
 
 _POINTS = 2000
@@ -25,15 +26,9 @@ class Recorded:
         self._ask = ask
 
     def read(
-        self,
-        metrics: Sequence[str],
-        start: float,
-        end: float,
-        *,
-        gpus: Sequence[str] = (),
-        job: str = "",
-        step: float | None = None,
-    ) -> Recording:
+        self, metrics: Sequence[str], start: float, end: float,
+        *, gpus: Sequence[str] = (), job: str = "", step: float | None = None,
+    ) -> Recording:  # fmt: skip
         """The recordings of a span of time; for a job, of its own time if the span is endless."""
         asked: dict[str, Any] = {"metrics": checked_metrics(metrics), "points": _points(start, end, step)}
         if job:
@@ -93,12 +88,11 @@ def _points(start: float, end: float, step: float | None) -> int:
 
 def _within(found: Recording, start: float, end: float, gpus: Sequence[str]) -> Recording:
     """The part of a recording in a span of time, and of some GPUs."""
-    series = []
-    for one in found.series:
-        if is_selected(one.subject, gpus):
-            inside = (one.at > start - one.period) & (one.at <= end)
-            low, high = (None if table is None else table[inside] for table in (one.low, one.high))
-            series.append(Series(one.subject, one.metric, one.at[inside], one.mean[inside], low, high, one.period))
+    series = [
+        taken(one, (one.at > start - one.period) & (one.at <= end))
+        for one in found.series
+        if is_selected(one.subject, gpus)
+    ]
     marks = [mark for mark in found.marks if mark.at <= end and _end(mark) >= start]
     return Recording(max(start, found.start), min(end, found.end), series, marks, found.warnings, found.simulated)
 

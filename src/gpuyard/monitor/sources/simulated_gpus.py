@@ -83,15 +83,9 @@ class SimulatedSource:
         self._devices = SimulatedGpus.parse(gpus or _GPUS).devices
 
     def read(
-        self,
-        metrics: Sequence[str],
-        start: float,
-        end: float,
-        *,
-        gpus: Sequence[str] = (),
-        job: str = "",
-        step: float | None = None,
-    ) -> Recording:
+        self, metrics: Sequence[str], start: float, end: float,
+        *, gpus: Sequence[str] = (), job: str = "", step: float | None = None,
+    ) -> Recording:  # fmt: skip
         wanted = checked_metrics(metrics)
         if not (math.isfinite(start) and math.isfinite(end) and start < end):
             raise UserError("say from when to when simulated GPUs are to be looked at")
