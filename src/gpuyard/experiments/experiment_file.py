@@ -11,7 +11,7 @@ from gpuyard.experiments import validation
 from gpuyard.experiments.design import METRICS, Arrivals, Behaviour, Experiment, Scheduler, Sharing, Workload
 from gpuyard.experiments.validation import Keys
 from gpuyard.gpus.simulated import SimulatedGpus
-from gpuyard.monitor.sources.prometheus_metrics import BY_NAME
+from gpuyard.monitor.sources.prometheus_queries import BY_NAME
 from gpuyard.policies.resolver import make_planner
 from gpuyard.recordings.series import OF_GPUS
 

@@ -163,7 +163,6 @@ def use_of(workload: Workload) -> str:
 def _collected(
     client: Client, experiment: Experiment, run: Run, ids: Sequence[tuple[Arrival, str]], logs: Path
 ) -> tuple[RunResult, Recording]:
-    """The jobs of a run, and what the GPUs did meanwhile."""
     events = defaultdict[str, list[dict[str, Any]]](list)
     for event in events_of(client):
         if event["job"]:

@@ -29,8 +29,7 @@ _SHOWN = 3
 class Watcher(Protocol):
     """Shows the progress of an experiment."""
 
-    def begins(self, number: int, total: int, run: Run) -> None:
-        """A run begins, the nth of those that are not done yet."""
+    def begins(self, number: int, total: int, run: Run) -> None: ...
 
     def progress(self, done: int, total: int) -> None:
         """Jobs of the run that are over, of all."""
@@ -42,7 +41,7 @@ class Watcher(Protocol):
 
 
 class Backend(Protocol):
-    """Where runs of an experiment take place."""
+    """Where the runs of an experiment take place."""
 
     def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
         """Refuse what can never run, before anything does."""
@@ -52,8 +51,7 @@ class Backend(Protocol):
 
     def run(
         self, experiment: Experiment, run: Run, results: Results, on_progress: Progress
-    ) -> tuple[RunResult, Recording]:
-        """One run."""
+    ) -> tuple[RunResult, Recording]: ...
 
 
 class Submissions(Protocol):
@@ -87,7 +85,7 @@ def submit_all(
 
 
 class EndedJob(NamedTuple):
-    """A job of a run, and what a back end knows of it."""
+    """A job of a run, as a back end knows it."""
 
     result: JobResult
     output: bytes
@@ -116,7 +114,7 @@ def run_result(run: Run, jobs: Iterable[EndedJob], begin: float) -> tuple[RunRes
 def measured(
     result: RunResult, recording: Recording, marks: Sequence[Mark], warnings: Sequence[str]
 ) -> tuple[RunResult, Recording]:
-    """A run with its recording: each gets what the other lacks."""
+    """A run with its recording, each completed by the other."""
     recording.marks, recording.warnings = list(marks), [*recording.warnings, *warnings]
     result.simulated = recording.simulated
     return measure(result, recording), recording
@@ -124,7 +122,7 @@ def measured(
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which runs of an experiment are wanted."""
+    """The runs of an experiment to do."""
 
     repeat: int | None = None
     only: Sequence[str] = ()

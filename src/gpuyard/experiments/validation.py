@@ -112,7 +112,7 @@ class Keys:
 
 
 class Misplaced(UserError):
-    """An error that names its place already."""
+    """An error that says where it is already."""
 
 
 class _Twice(ValueError):

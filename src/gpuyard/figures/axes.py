@@ -54,7 +54,6 @@ def label_axis(axis: Any, ticks: Iterable[Tick]) -> None:
 
 
 def label_x(axes: Axes, ticks: Iterable[Tick]) -> None:
-    """These ticks on the x axis, and no others."""
     label_axis(axes.xaxis, ticks)
 
 
@@ -66,7 +65,6 @@ def count_axis(axes: Axes) -> None:
 
 
 def percent_axis(axis: Any) -> None:
-    """Shares as whole percentages."""
     axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
@@ -134,14 +132,14 @@ def _is_sparse(axis: Axis, step: float) -> bool:
 
 
 def days(axis: Axis, zone: tzinfo | None = None) -> str:
-    """The day, or the first and the last, and the zone: `2026-11-16, UTC`."""
+    """`2026-11-16, UTC`, or the first and the last day."""
     first, last = (datetime.fromtimestamp(axis.origin + at, zone).astimezone(zone) for at in (axis.left, axis.right))
     span = f"{first:%Y-%m-%d}" if first.date() == last.date() else f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"
     return f"{span}, {first:%Z}"
 
 
 def _steps(divisor: float) -> list[float]:
-    """In seconds, steps that are round in the unit, the finest first."""
+    """Round steps in the unit, in seconds, the finest first."""
     bases = (1, 2, 5) if divisor == 1.0 or divisor == 60.0 else (1, 2, 6)
     return [divisor * base * 10.0**power for power in range(-3, 7) for base in bases]
 

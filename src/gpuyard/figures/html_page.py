@@ -88,8 +88,6 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A metric in a table."""
-
     key: str
     title: str
     meaning: str
@@ -148,7 +146,6 @@ def facts(values: Mapping[str, Any], *, wide: int | None = None) -> str:
 
 
 def fact_text(value: Any) -> str:
-    """A plain value as people read it."""
     if isinstance(value, dict):
         return ", ".join(f"{key}: {fact_text(item)}" for key, item in value.items()) or "none"
     if isinstance(value, (list, tuple)):
@@ -161,7 +158,7 @@ def fact_text(value: Any) -> str:
 
 
 def legend(columns: Iterable[Column]) -> str:
-    """What columns mean; one that is in several tables is told once."""
+    """The meanings of columns; those in several tables come once."""
     meanings = {column.title: column.meaning for column in columns}
     items = "".join(f"<dt>{escape(title)}</dt><dd>{escape(meaning)}</dd>" for title, meaning in meanings.items())
     return f'<dl class="legend">{items}</dl>' if items else ""
@@ -218,17 +215,16 @@ def _how(row: dict[str, Any]) -> str:
 
 
 def breakable(policy: str) -> str:
-    """The policy, with places where a narrow column may break it."""
+    """Escaped, with places where a narrow column may break it."""
     return escape(policy).replace("@", "@<wbr>").replace(",", ",<wbr>")
 
 
 def number(raw: Any) -> float:
-    """A metric as a number: NaN where there is none."""
+    """NaN where there is none."""
     return math.nan if raw is None or not math.isfinite(raw) else float(raw)
 
 
 def text_of(value: float, kind: str) -> str:
-    """A metric as people read it."""
     if kind == "duration":
         return format_duration(value)
     if kind == "percent":

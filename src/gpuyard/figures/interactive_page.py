@@ -39,7 +39,6 @@ _FAINT = 600
 
 
 def plots_page(recordings: Named, metrics: Sequence[str], *, layout: str = "overlay", title: str = "") -> str:
-    """The whole page."""
     called = title or (recordings[0][0] if len(recordings) == 1 else ", ".join(name for name, _ in recordings))
     simulated = any(recording.simulated for _, recording in recordings)
     parts = [
@@ -54,7 +53,6 @@ def plots_page(recordings: Named, metrics: Sequence[str], *, layout: str = "over
 
 @cache
 def style() -> str:
-    """The style sheet of charts."""
     return files("gpuyard.figures").joinpath("charts.css").read_text("utf-8")
 
 
@@ -88,7 +86,7 @@ def script_json(value: Any) -> str:
 
 
 class _Shared:
-    """Lists that stand in the page once, and are known by their number."""
+    """Lists that the page has once, and refers to by number."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []
@@ -103,7 +101,7 @@ class _Shared:
 
 
 def chart_data(recordings: Named, metrics: Sequence[str], layout: str) -> dict[str, Any]:
-    """What the script draws."""
+    """The data of the charts, for the script."""
     axis = axis_of(recordings)
     found = [(metric, panels(recordings, metric, layout)) for metric in metrics]
     lines = sum(not line.faint for _, several in found for panel in several for line in panel.lines)
@@ -170,7 +168,6 @@ def _line(line: Line, panel: Panel, divisor: float, points: int, times: _Shared)
 
 
 def _listed(values: Floats, divisor: float) -> list[float | None]:
-    """Numbers with as many digits as a reader needs."""
     rounded = np.round(values / divisor, 3).tolist()
     return [None if value != value else int(value) if value == int(value) else value for value in rounded]
 

@@ -49,8 +49,6 @@ class Line:
 
 
 class Note(NamedTuple):
-    """A mark on the axis."""
-
     at: float
     until: float | None
     label: str
@@ -139,8 +137,6 @@ def lowest(found: Sequence[Panel]) -> float:
 
 
 class _Part(NamedTuple):
-    """The share of one recording in a panel."""
-
     pairs: list[tuple[Line, Series | None]]
     notes: list[Note]
     recording: Recording
@@ -239,7 +235,6 @@ def _crowd(
 
 
 def _small(recording: Recording, metric: str) -> list[Panel]:
-    """A panel for each subject of one recording."""
     whole = _of_one(0, "", recording, metric, False)
     pairs = [(line, series) for line, series in whole.pairs if series is not None]
     order = {key_of(one): rank for rank, one in enumerate(subjects(recording, metric))}
@@ -318,7 +313,6 @@ def label_of(subject: Subject, recording: Recording, metric: str) -> str:
 
 
 def notes_of(recording: Recording, colour: str, lane: str) -> list[Note]:
-    """The marks of a recording, on its own time."""
     return list(dict.fromkeys(note for _, note in _noted(recording, colour, lane)))  # one for all GPUs of a job
 
 

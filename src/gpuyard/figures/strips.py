@@ -27,15 +27,12 @@ SHADES = dict(zip(REASONS.values(), (*COLOURS, GREY), strict=True))
 
 
 class _Placed(NamedTuple):
-    """A note, its row in the strip, and whether there is room for its name."""
-
     note: Note
     lane: int
     named: bool
 
 
 def lanes_of(notes: Sequence[Note], axis: Axis) -> int:
-    """Rows of a strip for these notes."""
     return 1 + max((placed.lane for placed in _placed(notes, axis)), default=-1)
 
 

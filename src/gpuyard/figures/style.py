@@ -84,18 +84,16 @@ def save(figure: Figure, directory: str | Path, name: str) -> tuple[Path, Path]:
 
 
 def legend_beside(figure: Figure, **options: Any) -> None:
-    """The legend to the right of all axes; a title is as small as the names."""
+    """A title is as small as the names."""
     more = {"title_fontsize": 8, "alignment": "left"} if "title" in options else {}
     figure.legend(loc="outside right upper", frameon=False, fontsize=8, **more, **options)
 
 
 def legend_below(figure: Figure, columns: int, **options: Any) -> None:
-    """The legend under all axes."""
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=8, **options)
 
 
 def figure_title(figure: Figure, text: str) -> None:
-    """A title over several axes, as large as that of one."""
     figure.suptitle(text, x=0.01, ha="left", fontsize=10.5)
 
 
@@ -106,7 +104,6 @@ def shorten(text: str, length: int) -> str:
 
 
 def capital(text: str) -> str:
-    """The text with a capital first letter, for a title or an axis."""
     return text[:1].upper() + text[1:]
 
 
@@ -117,5 +114,4 @@ def clean(text: str) -> str:
 
 
 def clipped(text: str, length: int) -> str:
-    """`shorten` and `clean`: a name in a figure."""
     return clean(shorten(text, length))

@@ -99,7 +99,7 @@ def ratios(found: Evaluation) -> Figure:
 
 
 def paired(found: Evaluation) -> Figure:
-    """What learned and the best heuristic cost in each window; where learned loses is in red."""
+    """Costs of learned and of the best heuristic in each window; losses of learned are red."""
     best = found.best_heuristic
     ours, theirs = found.costs(LEARNED), found.costs(best)
     parted = (
@@ -130,7 +130,7 @@ def paired(found: Evaluation) -> Figure:
 
 
 def waits(found: Evaluation) -> Figure:
-    """How long jobs wait under each policy: median, mean, 99th percentile and the longest."""
+    """Waits under each policy: median, mean, 99th percentile and the longest."""
     rows = {name: found.row(name) for name in found.stats}
     names, apart = _ordered({name: row["wait_mean"] for name, row in rows.items()})
     with styled():
@@ -166,7 +166,7 @@ def _marker(marker: str) -> dict[str, Any]:
 
 
 def preferences(found: Explanation) -> Figure:
-    """The score as each quantity of a job changes, of the policy and of its base alone; and what features count."""
+    """The score as each quantity of a job changes, of the policy and of its base; and the weight of features."""
     with styled():
         figure = new_figure(12.5, 6.0)
         panels = figure.subplots(2, 4).flatten()
@@ -230,7 +230,7 @@ def _ordered(values: dict[str, float]) -> tuple[list[str], list[str]]:
 
 
 def _rows(axes: Axes, names: Sequence[str], apart: Sequence[str]) -> dict[str, float]:
-    """A row for each policy, with room before those that stop jobs; returns where each is."""
+    """A row for each policy, with room before those that stop jobs; returns their positions."""
     places = {name: float(k) for k, name in enumerate(names)}
     places |= {name: len(names) + 0.8 + k for k, name in enumerate(apart)}
     axes.set_yticks(list(places.values()), [clipped(name, 40) for name in places])
@@ -275,7 +275,7 @@ _STEPS: tuple[tuple[float, ...], ...] = (
 
 
 def _ratio_ticks(axis: Any, values: Sequence[float], width: float = 0.0, axes: Axes | None = None) -> None:
-    """Ticks that read as numbers on a logarithmic axis: the finest that are not too many, or that have room."""
+    """Ticks that read as numbers on a logarithmic axis: the finest that fit."""
     low, high = min(values) / 1.02, max(values) * 1.02
     ticks: list[Tick] = []
     for steps in _STEPS:

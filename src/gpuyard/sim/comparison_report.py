@@ -56,8 +56,6 @@ TOP_GROUPS = 12
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A figure, ready for a file and for the page."""
-
     svg: bytes
     png: bytes
     heading: str
@@ -136,7 +134,7 @@ def write_report(
     figures: Mapping[str, Drawn] | None = None,
     when: datetime | None = None,
 ) -> Path:
-    """Write the comparison as one HTML file with its plots inside, and return its path."""
+    """Write the comparison as one HTML file with its plots inside."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     meanings = html.legend(_present(comparison.rows))
@@ -226,7 +224,7 @@ def _table(comparison: Comparison) -> str:
 
 
 def _present(rows: Sequence[dict[str, Any]]) -> list[Column]:
-    """The columns that say something: of these rows, not all without a value, nor without a case."""
+    """Columns with values in some of the rows; rare events only if there were any."""
     rare = ("preemptions", "rejected")
     return [
         column

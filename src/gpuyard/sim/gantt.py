@@ -58,7 +58,7 @@ def gantt(result: Result, *, kinds: Sequence[str] | None = None) -> Figure:
 
 
 def _shown(result: Result) -> tuple[Segments, tuple[float, float], list[str]]:
-    """The segments to draw, the window of time they are in (since the first submit), and what is left out."""
+    """The segments to draw, their window of time (since the first submit), and notes on omissions."""
     found, notes = shown_bars(result, MAX_ROWS, MAX_SEGMENTS), []
     if result.cluster.gpus > found.gpus:
         notes.append(f"first {found.gpus} of {result.cluster.gpus:,} GPUs")
@@ -157,14 +157,14 @@ def _colours(result: Result, segments: Segments) -> tuple[dict[int, str], list[P
 
 
 def _kind_colours(segments: Segments, kinds: Sequence[str]) -> tuple[dict[int, str], list[Patch]]:
-    """Colour of each job by its kind, and what the colours stand for, in the order in which kinds come up."""
+    """Colour of each job by its kind, and a legend in the order of appearance."""
     colour_of = {kind: _CYCLE[n % len(_CYCLE)] for n, kind in enumerate(dict.fromkeys(kinds))}
     legend = [Patch(color=colour, label=clipped(kind, 24)) for kind, colour in colour_of.items()]
     return {int(job): colour_of[kinds[job]] for job in np.unique(segments.job)}, legend
 
 
 def _job_colours(segments: Segments) -> dict[int, str]:
-    """Colours in turn by first start, leaving out those of the jobs next to it on a GPU."""
+    """Colours in turn by first start, without those of neighbours on a GPU."""
     order = np.lexsort((segments.start, segments.gpu))
     job, gpu = segments.job[order], segments.gpu[order]
     near: defaultdict[int, set[int]] = defaultdict(set)

@@ -63,7 +63,7 @@ def _json(value: Any) -> bytes:
 def write_comparison(
     comparison: Comparison, trace: Trace, directory: Path, command: str, *, when: datetime | None = None
 ) -> Path:
-    """A folder with `report.html`, the plots, and the numbers behind them as JSON and CSV; returns the report."""
+    """A folder with `report.html`, the plots, and their numbers as JSON and CSV; returns the report."""
     from gpuyard.sim.comparison_report import draw, write_report
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def _columns(key: str, value: Any) -> dict[str, Any]:
 
 
 def _write_groups(directory: Path, comparison: Comparison) -> None:
-    """`users.csv`: how each user was served under each policy."""
+    """`users.csv`: waits and slowdowns of each user under each policy."""
     rows = [{"policy": s.policy, **row} for s in comparison.summaries for row in s.groups.plain()]
     if rows:
         write_table(directory / f"{comparison.summaries[0].groups.kind}s.csv", rows)

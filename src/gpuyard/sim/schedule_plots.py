@@ -85,7 +85,7 @@ _WIDE_PANEL = 500.0
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """How one policy is drawn, the same in every figure."""
+    """The look of one policy, the same in every figure."""
 
     label: str
     """Empty: not named on its own; `_SHARED`: under the name of another with the same schedule."""
@@ -139,7 +139,6 @@ def _share_axis(axes: Axes) -> None:
 
 
 def queue_length(summaries: Sequence[Summary]) -> Figure:
-    """Jobs waiting over time."""
     with styled():
         bins = MAX_STEPS if len(summaries) == 1 else SOME_BINS
         figure, axes = _over_time(summaries, [s.queue for s in summaries], "Jobs waiting", bins)
@@ -328,7 +327,7 @@ def _panel_width(lines: Sequence[_Line]) -> float:
 
 
 def _time_scale(axes: Axes, sample: Floats, width: float) -> float:
-    """Set up the x axis for these times; returns what to divide them by."""
+    """Set up the x axis for these times; returns their divisor."""
     positive = sample[sample > 0]
     low, high = float(positive.min(initial=math.inf)), float(positive.max(initial=0.0))
     if len(positive) == 0 or high / low <= 100:

@@ -194,7 +194,7 @@ def deciders(found: Mapping[str, Sequence[DeciderResult]]) -> Figure:
 def transfers(
     agents: Mapping[str, Agent], tables: Sequence[Table], recipe: Recipe, watch: Watch | None = None
 ) -> tuple[list[str], Floats]:
-    """Rows of shares of gaps: learned in each environment alone, in all others, and the agents given; of each table."""
+    """Rows of shares of gaps, by table: learned in each environment alone, in all others, and the given agents."""
     rows: dict[str, Floats] = {}
     for k, table in enumerate(tables):
         rows[table.name] = _shares(learn([table], recipe), tables)
@@ -239,7 +239,6 @@ def transfer(names: Sequence[str], shares: Floats, columns: Sequence[str]) -> Fi
 
 
 def running_mean(values: Floats, window: int) -> Floats:
-    """The mean of each value and those before it, of a window at most."""
     sums = np.concatenate(([0.0], np.cumsum(values)))
     ends = np.arange(1, len(values) + 1)
     begins = np.maximum(ends - window, 0)

@@ -60,7 +60,7 @@ def look_at(api: Api, namespace: str) -> ClusterGpus:
 
 
 def others(api: Api) -> int:
-    """How many pods of others hold GPUs, as far as we may see them."""
+    """Pods of others with GPUs, as far as we may see them."""
     running = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
     there = _allowed(api, core("pods"), fieldSelector=running) or []
     return sum(pod_of(one).gpus > 0 for one in there if EXPERIMENT not in (one["metadata"].get("labels") or {}))
@@ -234,7 +234,6 @@ RESULTS = "results.json"
 
 
 def write_results(folder: Path, experiment: Experiment, outcome: Outcome, server: str) -> Path:
-    """`results.json`: the table, and every job of every run."""
     path, found = folder / RESULTS, as_json(experiment, outcome, server)
     write_atomically(path, (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
     return path

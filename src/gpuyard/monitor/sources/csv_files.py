@@ -106,7 +106,7 @@ class SmiCsv:
                                                   *gap_texts(series, max(start, first), min(end, last))])  # fmt: skip
 
     def span(self) -> tuple[float, float]:
-        """The first and the last instant, in seconds since the epoch."""
+        """In seconds since the epoch."""
         times = [at for gpu in self._content().values() for at in gpu.at]
         return min(times), max(times)
 

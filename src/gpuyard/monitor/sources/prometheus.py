@@ -14,15 +14,18 @@ import numpy as np
 from gpuyard.errors import UserError
 from gpuyard.monitor.sources import checked_metrics
 from gpuyard.monitor.sources.prometheus_client import PATIENCE, TIMEOUT, Prometheus, TooMuch, Unanswered, shown
-from gpuyard.monitor.sources.prometheus_metrics import TOTAL, Name, Whose, names_for
 from gpuyard.monitor.sources.prometheus_queries import (
     POINTS,
+    TOTAL,
+    Name,
     Outage,
     Query,
     Samples,
     Spans,
+    Whose,
     between,
     fetch_all,
+    names_for,
     outage_texts,
     outage_times,
     subjects,
