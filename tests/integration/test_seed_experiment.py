@@ -9,8 +9,9 @@ import pytest
 
 from gpuyard.experiments.design import Arrivals, Behaviour, Experiment, RunResult, Scheduler, Workload
 from gpuyard.experiments.experiment_file import read_experiment
-from gpuyard.experiments.simulated_backend import MOST_RESTARTS, run
-from gpuyard.recordings.series import energy
+from gpuyard.experiments.results_folder import Results, Run
+from gpuyard.experiments.simulated_backend import MOST_RESTARTS, SimulatedBackend
+from gpuyard.recordings.series import Recording, energy
 
 pytestmark = pytest.mark.slow
 
@@ -18,6 +19,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "experiments"
 MIB, GIB = 2.0**20, 2.0**30
 PERCENTS = (0, 50, 100, 150, 200, 250)
 EXCLUSIVE, REQUESTS, USAGE = Scheduler("e", "exclusive"), Scheduler("r", "requests"), Scheduler("u", "usage")
+
+
+def run(experiment: Experiment, scheduler: Scheduler, percent: float, turn: int) -> tuple[RunResult, Recording]:
+    return SimulatedBackend().run(experiment, Run(scheduler, percent, turn), Results(Path()), lambda done, total: None)
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuyard.experiments.design import Arrivals, Behaviour, Experiment, Scheduler, Workload
-from gpuyard.experiments.simulated_backend import run
+from gpuyard.experiments.design import Arrivals, Behaviour, Experiment, RunResult, Scheduler, Workload
+from gpuyard.experiments.results_folder import Results, Run
+from gpuyard.experiments.simulated_backend import SimulatedBackend
+from gpuyard.recordings.series import Recording
 
 MIB = 2.0**20
 POLICIES = ("fcfs", "fcfs@skip", "fcfs@easy", "sjf@skip@pack", "priority@conservative@spread", "fcfs@skip@first")
+
+
+def run(experiment: Experiment, scheduler: Scheduler, percent: float, turn: int) -> tuple[RunResult, Recording]:
+    return SimulatedBackend().run(experiment, Run(scheduler, percent, turn), Results(Path()), lambda done, total: None)
 
 
 @st.composite

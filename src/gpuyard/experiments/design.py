@@ -14,7 +14,7 @@ Sharing = Literal["exclusive", "requests", "usage"]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What a job does on a GPU, for simulated devices: measured once, and fitted."""
+    """A job's use of a GPU, for simulated devices: measured once, and fitted."""
 
     seconds: float
     """Run time alone on a GPU."""
@@ -59,7 +59,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """When jobs come: seconds between one and the next."""
+    """The arrival process; seconds between two jobs."""
 
     process: Literal["uniform", "exponential", "fixed", "at-once"] = "at-once"
     low: float = 0.0
@@ -72,7 +72,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """One of those that are compared."""
+    """One of the schedulers that are compared."""
 
     name: str
     sharing: Sharing = "requests"
@@ -95,7 +95,7 @@ MORE_LAYOUTS = (*LAYOUTS, "each", "beside")
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What a file says."""
+    """The content of an experiment file."""
 
     name: str
     workloads: tuple[Workload, ...]
@@ -115,7 +115,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What became of one job, in seconds since the run began."""
+    """The course of one job, in seconds since the run began."""
 
     name: str
     workload: str
@@ -137,6 +137,15 @@ class JobResult:
     """When a cluster's scheduler had chosen a node for it."""
     where: str = ""
     """`node:0,2`: the node and its GPUs, on a cluster."""
+
+    @staticmethod
+    def since(
+        begin: float, arrival: Arrival, *, arrived: float, started: float | None, ended: float | None, **more: Any
+    ) -> JobResult:
+        """The result of a job whose times are in seconds since the epoch."""
+        times = {"arrived": arrived, "started": started, "ended": ended, "bound": more.pop("bound", None)}
+        seconds = {name: None if at is None else round(at - begin, 3) for name, at in times.items()}
+        return JobResult(arrival.name, arrival.workload.name, **seconds, **more)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)
@@ -163,8 +172,6 @@ MIB = 2**20
 
 
 class Arrival(NamedTuple):
-    """A job that comes."""
-
     at: float
     """Seconds since the first one."""
     name: str
@@ -173,7 +180,7 @@ class Arrival(NamedTuple):
 
 
 def arrivals(experiment: Experiment, turn: int = 1) -> list[Arrival]:
-    """The jobs of a run in the order in which they come; a repetition draws other times, by the next seed."""
+    """The jobs of a run in the order of arrival; a repetition draws other times, by the next seed."""
     given = experiment.arrivals
     random = Random(given.seed + turn - 1)
     named = [
@@ -208,7 +215,7 @@ def _delay(given: Arrivals, random: Random) -> float:
 
 
 def _shuffle(named: list[tuple[str, Workload]], random: Random) -> None:
-    """Fisher and Yates: every order is as likely as any other."""
+    """Fisher-Yates, by `random.random` alone, so that orders are the same on every Python."""
     for last in range(len(named) - 1, 0, -1):
         other = int(random.random() * (last + 1))
         named[last], named[other] = named[other], named[last]

@@ -26,7 +26,7 @@ _ROUNDING = 1.0  # bytes by which sums of memory may be off
 
 
 def along(points: Mapping[float, float] | Mapping[int, float], at: float) -> float:
-    """The value of a line through some points; before the first it is that one's, beyond the last it goes on."""
+    """Linear interpolation; constant before the first point, extrapolated beyond the last."""
     known = sorted(points.items())
     for (left, low), (right, high) in pairwise(known):
         if at <= right or right == known[-1][0]:
@@ -60,7 +60,6 @@ class Stay:
     """Of that, per second from now on."""
 
     def grows(self, at: float) -> bool:
-        """Whether its memory rises at an instant."""
         return self.works_from <= at < self.works_from + self.behaviour.ramp
 
     def holds(self, at: float) -> float:
@@ -72,7 +71,7 @@ class Stay:
         return self.memory * (AT_ONCE + (1.0 - AT_ONCE) * risen)
 
     def held(self, at: Floats) -> Floats:
-        """The same for many instants."""
+        """`holds` for many instants."""
         ramp = max(self.behaviour.ramp, 1e-9)
         risen = np.clip((at - self.works_from) / ramp, 0.0, 1.0)
         there = (at >= self.works_from) & (at < self.ended)
@@ -81,7 +80,7 @@ class Stay:
 
 @dataclass(slots=True)
 class Gpu:
-    """One of the GPUs, and its story."""
+    """One of the GPUs, and its history."""
 
     memory: float
     here: list[Stay] = field(default_factory=list)
@@ -93,7 +92,6 @@ class Gpu:
     """From when on it was how busy, in percent, and drew how many watts."""
 
     def used(self, at: Floats) -> Floats:
-        """Bytes in use at some instants."""
         total = np.zeros(len(at))
         if len(at):
             for stay in self.stays:
@@ -102,7 +100,7 @@ class Gpu:
         return total
 
     def note(self, at: float, busy: float, power: float) -> None:
-        """From now on it is so busy."""
+        """Record utilization and power from now on."""
         if self.at[-1] == at:
             self.busy[-1], self.power[-1] = busy, power
         elif (self.busy[-1], self.power[-1]) != (busy, power):
@@ -111,7 +109,7 @@ class Gpu:
             self.power.append(power)
 
     def overflow(self, now: float) -> float:
-        """When those who are here will hold more than there is, if nothing else happens; infinity: never."""
+        """When the jobs here will hold more memory than there is, if nothing else happens; infinity: never."""
         limit = self.memory + _ROUNDING
         if sum(stay.memory for stay in self.here) <= limit:
             return math.inf
@@ -134,7 +132,7 @@ def _slope(stay: Stay) -> float:
 
 
 class Devices:
-    """GPUs, those who work on them, and a clock that only goes forward."""
+    """GPUs, the jobs on them, and a clock that only goes forward."""
 
     def __init__(self, memories: Sequence[float]) -> None:
         self.gpus = [Gpu(float(memory)) for memory in memories]
@@ -144,7 +142,7 @@ class Devices:
     def begin(
         self, job: str, gpus: Sequence[int], behaviour: Behaviour, memory: float, percent: float, pause: float = 0.0
     ) -> Stay:
-        """Let a job start now; after a `pause`, if it has failed before."""
+        """Start a job now; after a `pause`, if it has failed before."""
         began = self.now + pause
         seconds = alone(behaviour, percent)
         stay = Stay(job, tuple(gpus), behaviour, memory, seconds, began, began + behaviour.overhead)
@@ -156,7 +154,6 @@ class Devices:
         return stay
 
     def leave(self, stay: Stay) -> None:
-        """Let a job be gone, done or not."""
         stay.ended = self.now
         self.here.remove(stay)
         for gpu in stay.gpus:
@@ -164,7 +161,7 @@ class Devices:
         self._settle()
 
     def due(self) -> float:
-        """When the next job will be done, begins, or begins to work; infinity: never."""
+        """When the next job ends, begins, or begins to work; infinity: never."""
         return min((self._due(stay) for stay in self.here), default=math.inf)
 
     def _due(self, stay: Stay) -> float:
@@ -174,17 +171,17 @@ class Devices:
         return self.now + (1.0 - stay.done) / stay.rate
 
     def overflow(self) -> float:
-        """When memory of a GPU will not do; infinity: never."""
+        """When a GPU runs out of memory; infinity: never."""
         return min((gpu.overflow(self.now) for gpu in self.gpus), default=math.inf)
 
     def victim(self) -> Stay:
-        """Who has to go where memory does not do now: of those who still grow, whoever began to work last."""
+        """The job to stop on a GPU without memory: of those that still grow, the one that began to work last."""
         short = [gpu for gpu in self.gpus if gpu.overflow(self.now) <= self.now]
         here = [stay for stay in short[0].here if stay.works_from <= self.now]
         return max(here, key=lambda stay: (stay.grows(self.now), stay.works_from))
 
     def advance(self, to: float) -> list[Stay]:
-        """Let time pass, not beyond what is due; gives those who are done."""
+        """Let time pass, not beyond `due`; returns the finished jobs."""
         ready = [stay for stay in self.here if stay.works_from > self.now and self._due(stay) <= to]
         finished = [stay for stay in self.here if stay.works_from <= self.now and self._due(stay) <= to]
         for stay in self.here:
@@ -196,7 +193,7 @@ class Devices:
         return finished
 
     def _settle(self) -> None:
-        """How fast everybody gets on, and how busy the GPUs are, as things are now."""
+        """Update the speed of all jobs, and the utilization of the GPUs."""
         there = [[stay for stay in gpu.here if stay.began <= self.now] for gpu in self.gpus]
         for stay in self.here:
             stay.rate = 1.0 / max(taking(stay, there[gpu]) for gpu in stay.gpus)
@@ -207,7 +204,7 @@ class Devices:
 
 
 def taking(stay: Stay, there: Sequence[Stay]) -> float:
-    """Seconds that all work of a job takes among those on its GPU; whoever is about to begin is in the way as well."""
+    """Seconds that all work of a job takes among the jobs on its GPU, including those about to begin."""
     behaviour = stay.behaviour
     if behaviour.together:
         return max(stay.seconds, along({1: behaviour.seconds, **behaviour.together}, max(1, len(there))))
@@ -216,7 +213,7 @@ def taking(stay: Stay, there: Sequence[Stay]) -> float:
 
 
 def occupation(working: Sequence[Stay]) -> float:
-    """Percent that a GPU is busy with these jobs."""
+    """Utilization of a GPU with these jobs, in percent."""
     count = len(working)
     return min(100.0, sum(_part(stay.behaviour, count) for stay in working))
 
@@ -228,20 +225,20 @@ def _part(behaviour: Behaviour, count: int) -> float:
 
 
 def drawn(working: Sequence[Stay], busy: float) -> float:
-    """Watts that a GPU draws with these jobs, so busy."""
+    """Watts of a GPU with these jobs, at a utilization."""
     if not working:
         return IDLE_POWER
     return sum(along(stay.behaviour.power or POWER, busy) for stay in working) / len(working)
 
 
 def looks(start: float, end: float, period: float) -> Floats:
-    """Instants at which a GPU is looked at: from the start on, and at the end."""
+    """Instants of samples: from the start on, and at the end."""
     at = start + period * np.arange(math.ceil((end - start) / period - 1e-9) + 1)
     return np.minimum(at, end) if len(at) else np.array([start])
 
 
 def steps(gpu: Gpu, values: Sequence[float], at: Floats) -> Floats:
-    """Values that a GPU had from its `at` on, at some instants."""
+    """Values of a step function of a GPU at some instants."""
     return np.asarray(values, dtype=np.float64)[np.searchsorted(gpu.at, at, side="right") - 1]
 
 

@@ -11,7 +11,7 @@ from gpuyard.experiments import validation
 from gpuyard.experiments.design import METRICS, Arrivals, Behaviour, Experiment, Scheduler, Sharing, Workload
 from gpuyard.experiments.validation import Keys
 from gpuyard.gpus.simulated import SimulatedGpus
-from gpuyard.monitor.sources.prometheus_metrics import BY_NAME
+from gpuyard.monitor.sources.prometheus_queries import BY_NAME
 from gpuyard.policies.resolver import make_planner
 from gpuyard.recordings.series import OF_GPUS
 
@@ -31,7 +31,6 @@ _SCHEDULERS = "write what is compared, as in: schedulers: [{name: exclusive, sha
 
 
 def read_experiment(path: str | Path) -> Experiment:
-    """The experiment that a file describes."""
     file = Path(path)
     found = validation.load(file)
     if found is None or found == {}:
@@ -40,7 +39,7 @@ def read_experiment(path: str | Path) -> Experiment:
 
 
 def parse_experiment(value: Any, file: Path) -> Experiment:
-    """The experiment in what a file said; `file` is its name in errors."""
+    """The experiment in a parsed file; `file` is its name in errors."""
     top = Keys(value, file)
     experiment = Experiment(
         name=top.take("name", _name, file.stem),
@@ -60,7 +59,7 @@ def parse_experiment(value: Any, file: Path) -> Experiment:
 
 
 def _check(experiment: Experiment, top: Keys) -> None:
-    """What only the whole shows."""
+    """Checks that need the whole experiment."""
     for key, names in (
         ("workloads", [one.name for one in experiment.workloads]),
         ("schedulers", [one.name for one in experiment.schedulers]),
@@ -75,7 +74,7 @@ def _check(experiment: Experiment, top: Keys) -> None:
 
 
 def _check_room(experiment: Experiment, top: Keys) -> None:
-    """Whether every job can ever run on the simulated GPUs."""
+    """Refuse jobs that can never run on the simulated GPUs."""
     devices = SimulatedGpus.parse(experiment.gpus).devices
     largest = max(device.memory for device in devices)
     for number, one in enumerate(experiment.workloads, 1):
@@ -168,7 +167,7 @@ def _name(value: Any) -> str:
 
 
 def _command(value: Any) -> tuple[str, ...]:
-    """A list of words as it is; a text is for the shell, as in a file of jobs."""
+    """A list of words as it is; a text is for the shell, as in a job file."""
     if isinstance(value, str):
         return ("/bin/sh", "-c", validation.text(value))
     found = validation.words(value)
@@ -220,7 +219,6 @@ def _gpus(value: Any) -> str:
 
 
 def _metric(value: Any) -> str:
-    """A metric by our name, or by one of DCGM's."""
     known = BY_NAME.get(value) if isinstance(value, str) else None
     return validation.one_of(OF_GPUS)(value if known is None else known.metric)
 

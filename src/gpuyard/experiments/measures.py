@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuyard.experiments.design import JobResult, RunResult
+from gpuyard.figures.files import cell, csv_text
 from gpuyard.recordings.series import Recording
 from gpuyard.units import format_number
 
@@ -20,7 +19,7 @@ _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]{0,63})=(\S+)")
 
 
 def reported(output: bytes, job: str = "a job") -> tuple[dict[str, float], list[str]]:
-    """The numbers of the last such line, and a sentence for each part of it that is none."""
+    """The numbers of the last `GPUYARD_RESULT` line, and a warning for each part of it that is none."""
     lines = [line.strip() for line in output.decode(errors="replace").splitlines()]
     told = [line.removeprefix(WORD) for line in lines if line.split(None, 1)[:1] == [WORD]]
     found: dict[str, float] = {}
@@ -49,7 +48,7 @@ REPORTED = ("p90", "p99")
 
 
 def measure(result: RunResult, recording: Recording) -> RunResult:
-    """Fill in what a recording tells of a run: means over GPUs and time, and energy; None where it is unknown."""
+    """Fill in the means of a recording over GPUs and time, and its energy; None where not known."""
     result.utilization = mean_of(recording, "utilization")
     result.memory_used = mean_of(recording, "memory_used")
     result.power = mean_of(recording, "power")
@@ -59,13 +58,13 @@ def measure(result: RunResult, recording: Recording) -> RunResult:
 
 
 def mean_of(recording: Recording, metric: str) -> float | None:
-    """The mean of a metric over all GPUs; each value counts for as long as it stood."""
+    """The mean of a metric over all GPUs, weighted by time."""
     total, known = _held(recording, metric)
     return total / known if known > 0 else None
 
 
 def _held(recording: Recording, metric: str) -> tuple[float, float]:
-    """Values of all GPUs times the seconds for which they stood, and these seconds; gaps count for nothing."""
+    """The integral of a metric over time, of all GPUs, and the seconds with values."""
     total = seconds = 0.0
     for one in recording.of(metric):
         if one.subject.job or not len(one.at):
@@ -122,23 +121,22 @@ def summaries(results: Iterable[RunResult]) -> list[dict[str, Any]]:
 
 
 def _ratio(first: float | None, other: float | None) -> float | None:
-    """How many times as fast as the first scheduler another one was."""
     return first / other if first and other else None
 
 
 def waited(job: JobResult) -> float | None:
-    """Seconds from a job's arrival to its first start; None of one that never began."""
+    """Seconds from a job's arrival to its first start; None if it never began."""
     return None if job.started is None else max(0.0, job.started - job.arrived)
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of what is known; None if nothing is."""
+    """The mean of the known values; None if there is none."""
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """How far repetitions lie apart: the sample's standard deviation; None of fewer than two."""
+    """The sample's standard deviation; None of fewer than two."""
     if len(values) < 2:
         return None
     middle = math.fsum(values) / len(values)
@@ -159,7 +157,7 @@ JOB_COLUMNS = (
 
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The table: a line for each scheduler, an empty one between over-provisionings."""
+    """The table as text: a line for each scheduler, an empty one between over-provisionings."""
     shown = _COLUMNS if any(row["p99"] is not None for row in rows) else _COLUMNS[:-1]
     cells = [_cells(row)[: len(shown)] for row in rows]
     widths = [max(map(len, column)) for column in zip(*zip(*shown, strict=True), *cells, strict=True)]
@@ -172,7 +170,7 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def speedups(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How many times as fast as under the first scheduler all was done: a column for each over-provisioning."""
+    """Speedups over the first scheduler as text: a column for each over-provisioning."""
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
     if len(names) < 2:
         return []
@@ -208,7 +206,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _number(value: float | None, decimals: int | None = None) -> str:
-    """A number for a cell; the smaller it is, the more its decimals matter."""
+    """A number for a cell; small ones have more decimals."""
     if value is None:
         return "-"
     if decimals is None:
@@ -217,13 +215,12 @@ def _number(value: float | None, decimals: int | None = None) -> str:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Names to the left, numbers to the right."""
     padded = [cell.ljust(w) if n == 1 else cell.rjust(w) for n, (cell, w) in enumerate(zip(cells, widths, strict=True))]
     return " ".join(padded).rstrip()
 
 
 def jobs_csv(results: Sequence[RunResult]) -> str:
-    """A line for each job of each run; numbers that jobs reported are columns, and so is what only clusters know."""
+    """A line for each job of each run, with columns for reported numbers, and for those of clusters."""
     jobs = [job for run in results for job in run.jobs]
     cluster = ["bound", "where"] if any(job.bound is not None for job in jobs) else []
     names = list(dict.fromkeys([*REPORTED, *(key for job in jobs for key in job.reported)]))
@@ -240,21 +237,8 @@ def jobs_csv(results: Sequence[RunResult]) -> str:
 
 
 def summary_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table with all its numbers."""
-    return _csv(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""
+    return _csv(list(rows[0]), (row.values() for row in rows)) if rows else ""
 
 
-def _csv(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows([[_cell(value) for value in row] for row in rows])
-    return text.getvalue()
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return format_number(round(value, 6)) if isinstance(value, float) else str(value)
+def _csv(heads: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    return csv_text(heads, ([cell(value, 6) for value in row] for row in rows))

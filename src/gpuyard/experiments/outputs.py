@@ -24,16 +24,27 @@ from gpuyard.errors import GpuyardError, UserError
 from gpuyard.experiments.design import LAYOUTS, Experiment, RunResult
 from gpuyard.experiments.measures import jobs_csv, lines, speedups, summary_csv
 from gpuyard.experiments.results_folder import Results, Run
-from gpuyard.figures.panels import Axis, Named, axis_of, highest, panels, scale_of
-from gpuyard.figures.style import clean, label_x, new_figure, png_bytes, shorten, styled, write_atomically
-from gpuyard.figures.time_axis import label_time
-from gpuyard.monitor.plots import draw_line, heading, legend, value_axis, write_plots
+from gpuyard.figures.axes import label_time, label_x
+from gpuyard.figures.files import write_atomically
+from gpuyard.figures.html_page import heading, image, lead, page, soft
+from gpuyard.figures.panels import DRAWN_AS_ROWS, Axis, Named, axis_of, highest, panels, scale_of
+from gpuyard.figures.style import (
+    COLOURS,
+    MARKS,
+    clipped,
+    figure_title,
+    legend_beside,
+    new_figure,
+    png_bytes,
+    save,
+    styled,
+)
+from gpuyard.monitor import plots
+from gpuyard.monitor.plots import draw_line, legend, value_axis, write_plots
 from gpuyard.recordings.series import METRICS, Recording
 from gpuyard.sim.parallel import available_cpus, start_method
-from gpuyard.sim.schedule_plots import COLOURS
 from gpuyard.units import format_number
 
-_MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _PANELS = (
     ("duration", "duration_std", "Duration (s)", "First arrival to last end"),
     ("wait", None, "Mean wait (s)", "Arrival to start"),
@@ -53,14 +64,13 @@ def comparison(rows: Sequence[Mapping[str, Any]], title: str) -> Figure:
                 _line(axes, [row for row in rows if row["scheduler"] == name], key, spread, place, len(names))
             _finish(axes, rows, label, note)
         made_up = " (simulated GPUs)" if any(row["simulated"] for row in rows) else ""
-        figure.suptitle(clean(shorten(title, 90)) + made_up, x=0.01, ha="left", fontsize=10.5)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8)
+        figure_title(figure, clipped(title, 90) + made_up)
+        legend_beside(figure, handles=figure.axes[0].get_legend_handles_labels()[0])
         return figure
 
 
 def _line(axes: Axes, rows: Sequence[Mapping[str, Any]], key: str, spread: str | None, place: int, count: int) -> None:
-    """The line of one scheduler; who is drawn earlier is broader, so that it is seen where others lie upon it."""
+    """The line of one scheduler; those drawn earlier are broader, so that they are seen under others."""
     known = sorted((row for row in rows if row[key] is not None), key=lambda row: row["percent"])
     if not known:
         return
@@ -68,8 +78,8 @@ def _line(axes: Axes, rows: Sequence[Mapping[str, Any]], key: str, spread: str |
     bars = [row[spread] or 0.0 for row in known] if spread and any(row[spread] for row in known) else None
     axes.errorbar(
         [row["percent"] for row in known], [row[key] for row in known], yerr=bars,
-        color=COLOURS[place % len(COLOURS)], marker=_MARKS[place % len(_MARKS)],
-        markersize=5 + 2 * broader, linewidth=1.6 + broader, capsize=3, label=clean(shorten(known[0]["scheduler"], 30)),
+        color=COLOURS[place % len(COLOURS)], marker=MARKS[place % len(MARKS)],
+        markersize=5 + 2 * broader, linewidth=1.6 + broader, capsize=3, label=clipped(known[0]["scheduler"], 30),
     )  # fmt: skip
 
 
@@ -94,12 +104,12 @@ _POINTS_WIDE = 620.0
 
 
 def draw_beside(groups: Sequence[tuple[str, Named]], metric: str, title: str = "") -> Figure | None:
-    """One metric of several groups, each with its name; None where nobody knows anything of it, or it has no lines.
+    """One metric of several groups, each with its name; None where nothing is known of it, or it has no lines.
 
     A recording has the same colour in all groups, by its place in them.
     """
     known = [(name, several, found) for name, several in groups if (found := panels(several, metric, "overlay"))]
-    if not known or metric in ("throttle", "xid"):
+    if not known or metric in DRAWN_AS_ROWS:
         return None
     every = [panel for _, _, found in known for panel in found]
     axes_of = [axis_of(recordings) for _, recordings, _ in known]
@@ -113,7 +123,7 @@ def draw_beside(groups: Sequence[tuple[str, Named]], metric: str, title: str = "
             for line in panel.lines:
                 draw_line(axes, line, scale, _POINTS)
             value_axis(axes, METRICS[metric], scale, every)
-            axes.set_title(clean(shorten(name, 40)), loc="left", fontsize=9)
+            axes.set_title(clipped(name, 40), loc="left", fontsize=9)
             axes.grid()
             label_time(axes, axis, width=_POINTS_WIDE / columns)
             axes.tick_params(labelbottom=True)
@@ -122,7 +132,7 @@ def draw_beside(groups: Sequence[tuple[str, Named]], metric: str, title: str = "
         for spare in places[len(known) :]:
             spare.set_visible(False)
         recordings = [pair for _, several, _ in known for pair in several]
-        figure.suptitle(heading(recordings, METRICS[metric], title), x=0.01, ha="left", fontsize=10.5)
+        figure_title(figure, plots.heading(recordings, METRICS[metric], title))
         legend(figure, recordings, every)
         return figure
 
@@ -142,14 +152,13 @@ class Sheet(NamedTuple):
 
     @property
     def out(self) -> Path:
-        """Where its figures go."""
         first = self.runs[0]
         of = {"each": f"-{first.scheduler.name}-{format_number(first.percent)}", "beside": ""}
         return self.folder / "plots" / f"{self.layout}{of.get(self.layout, f'-{format_number(first.percent)}')}"
 
 
 class Drawn(NamedTuple):
-    """What was written, or why nothing was."""
+    """The files of a sheet, or why there are none."""
 
     written: list[Path]
     warning: str = ""
@@ -158,7 +167,7 @@ class Drawn(NamedTuple):
 def draw_all(
     experiment: Experiment, folder: Path, done: Sequence[Run], layouts: Sequence[str] = LAYOUTS
 ) -> Iterator[Drawn]:
-    """Every metric over time, in some layouts; one after another, in order."""
+    """Every metric over time, in some layouts; in several processes, in order."""
     sheets = list(_sheets(experiment, folder, done, layouts))
     processes = min(available_cpus(), len(sheets))
     if processes <= 1:
@@ -178,7 +187,7 @@ def draw_all(
 
 
 def draw(sheet: Sheet) -> Drawn:
-    """Draw one; where nothing was recorded that is told, for the numbers of jobs are worth having still."""
+    """Draw one; if nothing was recorded that is a warning, since the numbers of jobs are worth having still."""
     if sheet.layout == "beside":
         return _draw_beside(sheet)
     results = Results(sheet.folder)
@@ -200,7 +209,7 @@ def _draw_beside(sheet: Sheet) -> Drawn:
     names = dict.fromkeys(run.scheduler.name for run in sheet.runs)
     for percent in dict.fromkeys(run.percent for run in sheet.runs):
         found = {run.scheduler.name: results.recording(run) for run in sheet.runs if run.percent == percent}
-        # who is missing keeps a place, for colours go by that
+        # a missing scheduler keeps its place, since colours go by that
         several = [(name, replace(found.get(name, Recording(0.0, 0.0)), marks=[])) for name in names]
         groups.append((f"{format_number(percent)} % over-provisioning", several))
     written = []
@@ -263,7 +272,7 @@ def write_outputs(
     *,
     layouts: Sequence[str] = LAYOUTS,
 ) -> list[Path]:
-    """Write tables, plots and the page; returns what was written, the page last. No layouts: numbers only."""
+    """Write tables, plots and the page; returns the files, the page last. No layouts: numbers only."""
     texts = {
         "jobs.csv": jobs_csv([result for _, result in done]),
         "summary.csv": summary_csv(rows),
@@ -277,59 +286,34 @@ def write_outputs(
     if not layouts or not rows:
         return written
     shutil.rmtree(results.folder / "plots", ignore_errors=True)
-    drawn = [*_comparison(experiment, results.folder, rows), *_series(experiment, results.folder, done, layouts, warn)]
-    page = results.folder / "report.html"
-    write_atomically(page, _page(experiment, results.folder, rows, drawn).encode())
-    return [*written, *drawn, page]
-
-
-def _comparison(experiment: Experiment, folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[Path]:
-    from gpuyard.figures.style import save
-
-    return list(save(comparison(rows, experiment.name), folder / "plots", "duration"))
-
-
-def _series(
-    experiment: Experiment,
-    folder: Path,
-    done: Sequence[tuple[Run, RunResult]],
-    layouts: Sequence[str],
-    warn: Callable[[str], None],
-) -> list[Path]:
-    """What GPUs did over time."""
-
-    written: list[Path] = []
-    for sheet in draw_all(experiment, folder, [run for run, _ in done], layouts):
-        written += sheet.written
+    drawn = list(save(comparison(rows, experiment.name), results.folder / "plots", "duration"))
+    for sheet in draw_all(experiment, results.folder, [run for run, _ in done], layouts):
+        drawn += sheet.written
         if sheet.warning:
             warn(sheet.warning)
-    return written
+    report = results.folder / "report.html"
+    write_atomically(report, _page(experiment, results.folder, rows, drawn).encode())
+    return [*written, *drawn, report]
 
 
 def _page(experiment: Experiment, folder: Path, rows: Sequence[Mapping[str, Any]], drawn: Sequence[Path]) -> str:
-    from gpuyard.figures.html_page import image, page
-
     made_up = " Power is that of a model: nothing was measured." if any(row["simulated"] for row in rows) else ""
-    body = [
-        f"<h1>{escape(experiment.name)}</h1>",
-        f'<p class="lead">{_lead(experiment)}{made_up}</p>',
-        "<h2>Schedulers</h2>",
+    caption = "Duration, mean wait and energy against over-provisioning"
+    parts = [
+        lead(f"{_described(experiment)}{made_up}"),
+        heading("Schedulers"),
         f"<pre>{escape(chr(10).join([*lines(rows), '', *speedups(rows)]).rstrip())}</pre>",
-        f'<p class="soft">{_MEANING}</p>',
-        image(
-            (folder / "plots" / "duration.svg").read_bytes(), "Duration, mean wait and energy against over-provisioning"
-        ),
+        soft(_MEANING),
+        image((folder / "plots" / "duration.svg").read_bytes(), caption),
         *_figures(folder, drawn),
-        "<h2>Files</h2>",
+        heading("Files"),
         f"<p>{', '.join(_link(name, name) for name in _FILES)}; runs/ and recordings/ have every run.</p>",
     ]
-    return page(experiment.name, "\n".join(body))
+    return page(experiment.name, parts)
 
 
 def _figures(folder: Path, drawn: Sequence[Path]) -> list[str]:
-    """What GPUs did, over time: overlays to look at, and links to the rest."""
-    from gpuyard.figures.html_page import image
-
+    """Overlays of all metrics over time, and links to the other figures."""
     found: list[str] = []
     groups: dict[str, list[Path]] = {}
     for path in drawn:
@@ -337,12 +321,12 @@ def _figures(folder: Path, drawn: Sequence[Path]) -> list[str]:
         if layout in LAYOUTS:
             groups.setdefault(percent, []).append(path)
     for percent, paths in groups.items():
-        found.append(f"<h2>{escape(percent)} % over-provisioning</h2>")
+        found.append(heading(f"{percent} % over-provisioning"))
         curves = [path for path in paths if path.suffix == ".svg"]
         found += [image(path.read_bytes(), f"{path.stem.replace('_', ' ')}, all schedulers") for path in curves]
         found.append(_links(folder, paths))
     if others := [path for path in drawn if path.parent.name == "beside" or path.parent.name.startswith("each-")]:
-        found += ["<h2>Side by side, and each by itself</h2>", _links(folder, others)]
+        found += [heading("Side by side, and each by itself"), _links(folder, others)]
     return found
 
 
@@ -351,7 +335,7 @@ def _links(folder: Path, paths: Sequence[Path]) -> str:
     return f'<p class="soft">{", ".join(links)}</p>'
 
 
-def _lead(experiment: Experiment) -> str:
+def _described(experiment: Experiment) -> str:
     jobs = sum(one.replicas for one in experiment.workloads)
     kinds = ", ".join(f"{one.replicas} x {one.name}" for one in experiment.workloads[:8])
     given = experiment.arrivals

@@ -1,4 +1,4 @@
-"""A daemon in a folder of its own for one purpose; it ends together with its jobs."""
+"""A daemon in a folder of its own, for one purpose; it ends together with its jobs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,43 +20,41 @@ from typing import Any
 from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.experiments.interrupts import SIGNALS, interruptible
 
 _PATIENCE = 60.0
 """Seconds that a daemon may take to come or to go."""
 _LONGEST = 90
-"""Bytes of a path that a socket can surely have."""
+"""Bytes that the path of a socket can have on every system."""
 _LINK, _SETTINGS, _NAME = "socket-folder", "settings.json", "yard-name"
 _PREFIX = "gpuyard-yard-"
 _PARENT_WATCH = 'read -r word || exec "$0" -P -m gpuyard.experiments.private_daemon "$1" "$2"'
-"""A shell that ends at a word of ours; if we die without one, it has the yard cleared."""
+"""A shell that ends at a word of ours; if we die without one, it clears the folder."""
 _GRACE = 1.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_OURS = {"GPUYARD_PORT": "none", "GPUYARD_PAGE": "off", "GPUYARD_SINGLE_USER": "true"}  # nobody else is invited
+_OURS = {"GPUYARD_PORT": "none", "GPUYARD_PAGE": "off", "GPUYARD_SINGLE_USER": "true"}
 
 
 @contextmanager
 def private_daemon(folder: Path, settings: Mapping[str, Any]) -> Iterator[Client]:
-    """A daemon with these settings and no others, in a folder that is made for it; what is left there goes first."""
-    folder = folder.absolute()  # the daemon is somewhere else
+    """A daemon with these settings and no others, in a new folder; remains of a former one are cleared first."""
+    folder = folder.absolute()  # the daemon runs in /
     name = _make(folder, settings)
-    before = _interruptible()
-    daemon: subprocess.Popen[bytes] | None = None
-    mourner = _parent_watch(folder, name)
-    try:
-        client, daemon = _begin(folder)
-        yield client
-    finally:
-        _undisturbed(before)
-        clear_remains(folder)
-        if daemon is not None:
-            daemon.wait(_PATIENCE)
-        mourner.communicate(b"over\n")
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with interruptible() as handle:
+        daemon: subprocess.Popen[bytes] | None = None
+        parent_watch = _parent_watch(folder, name)
+        try:
+            client, daemon = _begin(folder)
+            yield client
+        finally:
+            handle(signal.SIG_IGN)
+            clear_remains(folder)
+            if daemon is not None:
+                daemon.wait(_PATIENCE)
+            parent_watch.communicate(b"over\n")
 
 
 def _make(folder: Path, settings: Mapping[str, Any]) -> str:
-    """A new folder for a yard; what tells it from another in the same place."""
+    """A new folder for a daemon; returns a name that tells it from another in the same place."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
         _clear(folder)
@@ -68,7 +65,7 @@ def _make(folder: Path, settings: Mapping[str, Any]) -> str:
 
 
 def clear_remains(folder: Path, name: str = "") -> None:
-    """End what a yard left that nobody could end: its daemon, its jobs, its files; `name`: only if it is that one."""
+    """End a daemon that was left, its jobs and its files; with `name` only if it is that one."""
     folder = folder.absolute()
     if os.path.lexists(folder):
         with _alone(folder):
@@ -85,7 +82,7 @@ def _clear(folder: Path) -> None:
         client, daemon = Client(_socket(folder), say=_silent), None
         try:
             client.status()
-        except GpuyardError:  # the daemon was ended by somebody else, but jobs outlive that
+        except GpuyardError:  # the daemon has ended, but jobs outlive that
             client, daemon = _begin(folder)
         _end(client)
         if daemon is not None:
@@ -98,7 +95,7 @@ def _clear(folder: Path) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let nobody else clear or make a yard there meanwhile."""
+    """Hold a lock, so that no other process clears or makes a folder there."""
     descriptor = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -108,7 +105,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _parent_watch(folder: Path, name: str) -> subprocess.Popen[bytes]:
-    """Somebody who waits for our end: whoever kills us, even by SIGKILL, no daemon and no job is to stay."""
+    """A process that waits for our end: even after SIGKILL no daemon and no job stays."""
     return subprocess.Popen(
         ["/bin/sh", "-c", _PARENT_WATCH, sys.executable, str(folder), name], stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
@@ -116,7 +113,7 @@ def _parent_watch(folder: Path, name: str) -> subprocess.Popen[bytes]:
 
 
 def _begin(folder: Path) -> tuple[Client, subprocess.Popen[bytes]]:
-    """Start the daemon in a session of its own, so that Ctrl-C is for us to hear; return once it answers."""
+    """Start the daemon in a session of its own, so that Ctrl-C reaches only us; return once it answers."""
     socket, settings = _socket(folder), json.loads((folder / _SETTINGS).read_text())
     outside = {name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_")}
     given = {f"GPUYARD_{name.upper()}": str(value) for name, value in settings.items() if value not in ("", None)}
@@ -153,8 +150,7 @@ def _await_answer(daemon: subprocess.Popen[bytes], client: Client, log: Path) ->
 
 
 def _end(client: Client) -> None:
-    """End what still runs, and the daemon."""
-    with suppress(GpuyardError, TimeoutError):  # whatever becomes of the jobs, the daemon has to go
+    with suppress(GpuyardError, TimeoutError):  # the daemon has to end, even if jobs do not
         left = client.jobs()
         for job in reversed(left):  # those that wait come first: they would take the place of the others
             with suppress(GpuyardError):  # it is over by now
@@ -178,7 +174,7 @@ def _lives(pid: int) -> bool:
 
 
 def _socket(folder: Path) -> str:
-    """Where its daemon listens: in the folder, or, since such paths must be short, in one that a link there names."""
+    """Where its daemon listens: in the folder, or, since such paths must be short, in one that a link names."""
     near = folder / "gpuyard.sock"
     if len(os.fsencode(near)) <= _LONGEST:
         return str(near)
@@ -188,24 +184,11 @@ def _socket(folder: Path) -> str:
     return str(Path(os.readlink(link)) / "gpuyard.sock")
 
 
-def _interruptible() -> dict[int, Any]:
-    """Let signals that end a program be heard like Ctrl-C, so that there is time to clear up; what was before."""
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    return {number: signal.signal(number, signal.default_int_handler) for number in heard}
-
-
-def _undisturbed(heard: Iterable[int]) -> None:
-    """Let nobody interrupt the clearing up."""
-    for number in heard:
-        signal.signal(number, signal.SIG_IGN)
-
-
 def _silent(_: str) -> None:
-    """What a client would tell while it waits is nothing to those who wait for a whole experiment."""
+    """An experiment shows its own progress, not that of the client."""
 
 
 if __name__ == "__main__":
-    _undisturbed(_SIGNALS)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     clear_remains(Path(sys.argv[1]), sys.argv[2])

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from gpuyard.errors import UserError
 from gpuyard.experiments.design import Experiment, JobResult, RunResult, Scheduler
+from gpuyard.figures.files import write_atomically
 from gpuyard.recordings.series import Recording
 from gpuyard.recordings.textform import read_recording, write_recording
 from gpuyard.units import format_number
@@ -32,7 +33,6 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its files are called."""
         return f"{self.scheduler.name}-{format_number(self.percent)}-{self.turn}"
 
 
@@ -47,7 +47,7 @@ def planned(experiment: Experiment, repeat: int) -> list[Run]:
 
 
 def meaning(experiment: Experiment, run: Run, simulate: bool) -> str:
-    """What tells whether a run is the same: all that its result depends on, and nothing else."""
+    """A hash of everything that the result of a run depends on."""
     said = asdict(experiment)
     for key in ("name", "schedulers", "over_provisioning", "repeat"):
         del said[key]
@@ -61,18 +61,18 @@ def meaning(experiment: Experiment, run: Run, simulate: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What is in such a folder."""
+    """The folder of an experiment."""
 
     folder: Path
 
     @property
     def yard(self) -> Path:
-        """Where the daemon of a run lives while it does."""
+        """The folder of a run's daemon."""
         return self.folder / "yard"
 
     @contextmanager
     def opened(self, fresh: bool) -> Iterator[None]:
-        """Keep the folder for oneself, and without former results if they are not wanted."""
+        """Lock the folder; with `fresh`, remove former results."""
         if self.folder.exists() and not self.folder.is_dir():
             raise UserError(f"{self.folder} is a file; choose a folder by --out")
         others = self.folder.is_dir() and any(path.name != _LOCK for path in self.folder.iterdir())
@@ -91,16 +91,16 @@ class Results:
             yield
 
     def claim(self, experiment: Experiment, simulate: bool) -> None:
-        """Let the folder be this experiment's."""
+        """Mark the folder as this experiment's."""
         said = {"version": VERSION, "simulate": simulate, "experiment": asdict(experiment)}
-        _put(self.folder / _MARK, _json(said))
+        write_atomically(self.folder / _MARK, _json(said))
 
     def save(self, run: Run, key: str, result: RunResult, recording: Recording) -> None:
-        """Keep a run that is done; its result comes last, so that it is there as a whole or not at all."""
+        """Keep a finished run; its result is written last, so that a run is there as a whole or not at all."""
         for name in ("recordings", "runs"):
             (self.folder / name).mkdir(exist_ok=True)
         write_recording(self._recording(run), recording)
-        _put(self._result(run), _json({"version": VERSION, "meaning": key, "result": asdict(result)}))
+        write_atomically(self._result(run), _json({"version": VERSION, "meaning": key, "result": asdict(result)}))
 
     def find(self, run: Run, key: str) -> RunResult | None:
         """A run that was done before; a `UserError` if it is one of another experiment."""
@@ -118,13 +118,12 @@ class Results:
         return _result(found, self._result(run))
 
     def done(self, experiment: Experiment, simulate: bool) -> list[tuple[Run, RunResult]]:
-        """All runs of an experiment that are done, in the order in which they are planned; none may be of another."""
+        """All finished runs of an experiment, in the order of the plan; a `UserError` if one is of another."""
         most = max((_turn(path) for path in (self.folder / "runs").glob("*.json")), default=0)
         found = [(run, self.find(run, meaning(experiment, run, simulate))) for run in planned(experiment, most)]
         return [(run, result) for run, result in found if result is not None]
 
     def recording(self, run: Run) -> Recording:
-        """What the GPUs did in a run that is done."""
         return read_recording(self._recording(run))
 
     def described(self) -> tuple[dict[str, Any], bool]:
@@ -138,7 +137,7 @@ class Results:
         return found["experiment"], bool(found["simulate"])
 
     def stored(self) -> list[RunResult]:
-        """The runs that are there of the experiment as it was last run."""
+        """The finished runs of the experiment as it was last run."""
         told, _ = self.described()
         order = [one["name"] for one in told["schedulers"]]
         found = [_result(_read(path), path) for path in (self.folder / "runs").glob("*.json")]
@@ -156,12 +155,6 @@ class Results:
         return self.folder / "recordings" / f"{run.name}.json.gz"
 
 
-def _put(path: Path, content: bytes) -> None:
-    from gpuyard.figures.style import write_atomically  # here, because it comes with matplotlib, and a look needs none
-
-    write_atomically(path, content)
-
-
 def _turn(path: Path) -> int:
     last = path.stem.rpartition("-")[2]
     return int(last) if last.isdecimal() else 0
@@ -175,7 +168,7 @@ def _read(path: Path) -> Any:
 
 
 def _result(found: Any, path: Path) -> RunResult:
-    """The result in what a file said; a `UserError` if somebody else wrote that."""
+    """The result in a file's content; a `UserError` if it has another form."""
     wrong = UserError(f"{path} is no result of gpuyard's; remove it, and its run is done again")
     try:
         told = found["result"]

@@ -1,64 +1,128 @@
-"""Runs an experiment on a back end, run after run, and writes its outputs."""
+"""Runs an experiment on a back end, run after run, and writes its outputs.
+
+The back ends are `simulated_backend`, `local_backend` and `gpuyard.kubernetes.experiment.backend`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gpuyard.errors import UserError, suggest
-from gpuyard.experiments.design import LAYOUTS, Experiment, RunResult
-from gpuyard.experiments.measures import summaries
-from gpuyard.experiments.private_daemon import clear_remains
+from gpuyard.experiments.design import LAYOUTS, Arrival, Experiment, JobResult, RunResult
+from gpuyard.experiments.measures import measure, reported, summaries
 from gpuyard.experiments.results_folder import Results, Run, meaning, planned
-from gpuyard.recordings.series import Recording
+from gpuyard.recordings.series import Mark, Recording, Subject
 from gpuyard.units import format_number
 
-_TOLD = 3
+Progress = Callable[[int, int], None]
+"""Called with the number of jobs that are over, and of all jobs."""
+_LOOK = 1.0
+"""Seconds between two counts of the jobs that are over, at most."""
+_SHOWN = 3
+"""Warnings of a run that are shown; its recording has all."""
 
 
 class Watcher(Protocol):
-    """Is told how an experiment gets on."""
+    """Shows the progress of an experiment."""
 
-    def begins(self, number: int, total: int, run: Run) -> None:
-        """A run begins, of so many that are to be done."""
-        ...
+    def begins(self, number: int, total: int, run: Run) -> None: ...
 
     def progress(self, done: int, total: int) -> None:
-        """So many of its jobs are over."""
-        ...
+        """Jobs of the run that are over, of all."""
 
-    def warn(self, sentence: str) -> None:
-        """Something is not as it should be."""
-        ...
+    def warn(self, sentence: str) -> None: ...
 
     def draws(self) -> None:
-        """The runs are done, and figures are drawn, which takes a while."""
-        ...
+        """The runs are done, and figures are drawn."""
 
 
 class Backend(Protocol):
-    """Where runs of an experiment take place."""
+    """Where the runs of an experiment take place."""
 
     def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
-        """Refuse what can never run before anything does."""
-        ...
+        """Refuse what can never run, before anything does."""
 
     def clear(self, results: Results) -> None:
-        """End what was left by an experiment in this folder that nobody could end."""
-        ...
+        """End what an experiment in this folder left when it was killed."""
 
     def run(
-        self, experiment: Experiment, run: Run, results: Results, on_progress: Callable[[int, int], None]
-    ) -> tuple[RunResult, Recording]:
-        """One run; `on_progress` is told how many jobs of how many are over."""
-        ...
+        self, experiment: Experiment, run: Run, results: Results, on_progress: Progress
+    ) -> tuple[RunResult, Recording]: ...
+
+
+class Submissions(Protocol):
+    """The jobs of one run on a back end whose time really passes."""
+
+    def submit(self, arrival: Arrival) -> None: ...
+
+    def ended(self) -> int:
+        """How many submitted jobs are over."""
+
+    def wait(self, timeout: float) -> None:
+        """Wait so long, or until something happens to a job."""
+
+
+def submit_all(
+    jobs: Sequence[Arrival], submissions: Submissions, on_progress: Progress, *, limit: float | None = None
+) -> int:
+    """Submit jobs as they arrive, and wait until all are over, or for `limit` seconds; how many are over."""
+    began, submitted = time.monotonic(), 0
+    while True:
+        now = time.monotonic() - began
+        while submitted < len(jobs) and jobs[submitted].at <= now:
+            submissions.submit(jobs[submitted])
+            submitted, now = submitted + 1, time.monotonic() - began
+        ended = submissions.ended()
+        on_progress(ended, len(jobs))
+        if ended == len(jobs) or (limit is not None and now > limit):
+            return ended
+        due = jobs[submitted].at - now if submitted < len(jobs) else _LOOK
+        submissions.wait(min(_LOOK, max(0.0, due)))
+
+
+class EndedJob(NamedTuple):
+    """A job of a run, as a back end knows it."""
+
+    result: JobResult
+    output: bytes
+    """The end of its output, which may have a report."""
+    details: str = ""
+    """Where its output is, or why it failed; a part of a sentence."""
+    subject: Subject | None = None
+    """The first GPU that it was on."""
+
+
+def run_result(run: Run, jobs: Iterable[EndedJob], begin: float) -> tuple[RunResult, list[Mark], list[str]]:
+    """The jobs as a result, as marks for plots, and warnings; `begin` is in seconds since the epoch."""
+    result, marks, warnings = RunResult(run.scheduler.name, run.percent, run.turn, 0.0, []), list[Mark](), list[str]()
+    for job, output, details, subject in jobs:
+        numbers, complaints = reported(output, f"job {job.name}")
+        warnings += complaints
+        result.jobs.append(replace(job, reported=numbers))
+        if job.state != "succeeded":
+            warnings.append(f"job {job.name} ended as {job.state}{details}")
+        if job.started is not None and job.ended is not None:
+            marks.append(Mark(begin + job.started, job.name, begin + job.ended, subject))
+    result.duration = max((job.ended or 0.0 for job in result.jobs), default=0.0)
+    return result, marks, warnings
+
+
+def measured(
+    result: RunResult, recording: Recording, marks: Sequence[Mark], warnings: Sequence[str]
+) -> tuple[RunResult, Recording]:
+    """A run with its recording, each completed by the other."""
+    recording.marks, recording.warnings = list(marks), [*recording.warnings, *warnings]
+    result.simulated = recording.simulated
+    return measure(result, recording), recording
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which runs of an experiment are wanted."""
+    """The runs of an experiment to do."""
 
     repeat: int | None = None
     only: Sequence[str] = ()
@@ -68,7 +132,6 @@ class Choice:
     fresh: bool = False
 
     def runs(self, experiment: Experiment) -> list[Run]:
-        """Those of the experiment."""
         names = [one.name for one in experiment.schedulers]
         for name in self.only:
             if name not in names:
@@ -87,7 +150,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an experiment showed."""
+    """All results of an experiment, and the files that were written."""
 
     rows: list[dict[str, Any]]
     results: list[RunResult]
@@ -100,25 +163,24 @@ def run_experiment(
     out: Path,
     choice: Choice,
     watcher: Watcher,
+    backend: Backend,
     *,
-    engine: Backend | None = None,
     plots: bool = True,
     layouts: Sequence[str] = LAYOUTS,
 ) -> Outcome:
-    """Do what is not done yet, and write everything down; on this machine, if no other engine is given."""
+    """Do the runs that are not done yet, and write all outputs."""
     from gpuyard.experiments.outputs import write_outputs
 
-    engine = engine or (_SimulatedBackend() if choice.simulate else _LocalBackend())
     runs, results = choice.runs(experiment), Results(out)
-    engine.check(experiment, runs)
+    backend.check(experiment, runs)
     with results.opened(choice.fresh):
-        engine.clear(results)
+        backend.clear(results)
         there = [run.name for run, _ in results.done(experiment, choice.simulate)]
         results.claim(experiment, choice.simulate)
         missing = [run for run in runs if run.name not in there]
         for number, run in enumerate(missing, 1):
             watcher.begins(number, len(missing), run)
-            result, recording = engine.run(experiment, run, results, watcher.progress)
+            result, recording = backend.run(experiment, run, results, watcher.progress)
             _warn(watcher, run, recording.warnings)
             results.save(run, meaning(experiment, run, choice.simulate), result, recording)
         done = results.done(experiment, choice.simulate)
@@ -130,48 +192,7 @@ def run_experiment(
 
 
 def _warn(watcher: Watcher, run: Run, warnings: Sequence[str]) -> None:
-    """Tell what was odd in a run, but not of every one of a thousand jobs."""
-    for sentence in warnings[:_TOLD]:
+    for sentence in warnings[:_SHOWN]:
         watcher.warn(f"{run.name}: {sentence}")
-    if len(warnings) > _TOLD:
-        watcher.warn(f"{run.name}: and {len(warnings) - _TOLD} more (its recording has all)")
-
-
-class _SimulatedBackend:
-    """On a virtual clock."""
-
-    def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
-        pass  # what cannot be simulated is told by the run itself, at once
-
-    def clear(self, results: Results) -> None:
-        clear_remains(results.yard)  # of a run for real in the same folder
-
-    def run(
-        self, experiment: Experiment, run: Run, results: Results, on_progress: Callable[[int, int], None]
-    ) -> tuple[RunResult, Recording]:
-        from gpuyard.experiments import simulated_backend
-
-        return simulated_backend.run(experiment, run.scheduler, run.percent, run.turn, on_progress=on_progress)
-
-
-class _LocalBackend:
-    """For real, on this machine."""
-
-    def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
-        from gpuyard.experiments import local_backend
-
-        for run in runs:
-            local_backend.check(experiment, run.scheduler)
-
-    def clear(self, results: Results) -> None:
-        clear_remains(results.yard)
-
-    def run(
-        self, experiment: Experiment, run: Run, results: Results, on_progress: Callable[[int, int], None]
-    ) -> tuple[RunResult, Recording]:
-        from gpuyard.experiments import local_backend
-
-        return local_backend.run(
-            experiment, run.scheduler, run.percent, run.turn, on_progress=on_progress,
-            folder=results.yard, logs=results.folder / "logs" / run.name,
-        )  # fmt: skip
+    if len(warnings) > _SHOWN:
+        watcher.warn(f"{run.name}: and {len(warnings) - _SHOWN} more (its recording has all)")

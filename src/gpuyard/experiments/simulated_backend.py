@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,6 +17,9 @@ from gpuyard.core.usage.overcommit import hopeful
 from gpuyard.errors import Bug, UserError
 from gpuyard.experiments.design import Arrival, Behaviour, Experiment, JobResult, RunResult, Scheduler, arrivals, asked
 from gpuyard.experiments.device_model import Devices, Floats, Gpu, Stay, looks, steps, warmth
+from gpuyard.experiments.private_daemon import clear_remains
+from gpuyard.experiments.results_folder import Results, Run
+from gpuyard.experiments.runner import Progress
 from gpuyard.gpus.simulated import SimulatedGpus
 from gpuyard.policies.resolver import make_planner
 from gpuyard.recordings.series import Mark, Recording, Series, Subject
@@ -32,7 +35,7 @@ MARGIN = 0.05
 
 @dataclass(slots=True)
 class Observer:
-    """Looks at GPUs once a second, and remembers what kinds of jobs came to."""
+    """Samples GPUs once a second, and remembers the memory that kinds of jobs used."""
 
     devices: Devices
     kinds: Mapping[str, str]
@@ -43,12 +46,12 @@ class Observer:
     """The most that whole runs of a kind used."""
 
     def done(self, stay: Stay) -> None:
-        """A job ran from its beginning to its end."""
+        """A job has run to its end."""
         kind = self.kinds[stay.job]
         self.ended[kind] = max(self.ended.get(kind, 0.0), stay.memory)
 
     def expected(self, waiting: list[str]) -> Usage:
-        """What jobs are expected to use, by what is known now of their kinds."""
+        """The memory that jobs are expected to use, by their kinds."""
         now, seen = self.devices.now, dict(self.ended)
         if not self.guarded:
             return Usage(guarded=False)
@@ -62,23 +65,23 @@ class Observer:
         )
 
     def statistics(self) -> dict[int, Statistics]:
-        """What windows tell that are long enough."""
+        """Statistics of the windows that are long enough."""
         seen = ((index, seen_of(gpu, self.devices.now)) for index, gpu in enumerate(self.devices.gpus))
         return {index: found for index, found in seen if found is not None}
 
     def next_news(self) -> float:
-        """When one more job will be known to have settled; infinity: never."""
+        """When the next job settles; infinity: never."""
         later = (settles(stay) for stay in self.devices.here)
         return min((time for time in later if time > self.devices.now), default=math.inf)
 
 
 def settles(stay: Stay) -> float:
-    """When its use will not have risen for as many samples as a window needs."""
+    """When its memory will not have risen for as many samples as a window needs."""
     return math.ceil((stay.works_from + stay.behaviour.ramp) / LOOK + USUAL.samples) * LOOK
 
 
 def seen_of(gpu: Gpu, now: float) -> Statistics | None:
-    """What the samples since the last start on a GPU tell; None while they are too few to tell anything."""
+    """Statistics of the samples since the last start on a GPU; None while they are too few."""
     since = gpu.stays[-1].began if gpu.stays else 0.0
     first, last = math.ceil(since / LOOK), math.floor(now / LOOK)
     if last - first + 1 < USUAL.samples:
@@ -99,7 +102,7 @@ _MOST_LOOKS = 250_000  # at a GPU: of a second each, some days
 
 
 def recorded(experiment: Experiment, devices: Devices, names: Sequence[str], end: float) -> Recording:
-    """What the GPUs did from second 0 to the end of a run. Jobs' beginnings and ends are marked."""
+    """The recording of a run from second 0 to its end, with marks for jobs."""
     wanted = dict.fromkeys((*experiment.metrics, *ALWAYS))
     recording = Recording(0.0, end, simulated=True)
     period = experiment.period * max(1, math.ceil(end / experiment.period / _MOST_LOOKS))
@@ -132,10 +135,9 @@ def _values(gpu: Gpu, at: Floats, period: float) -> dict[str, Floats]:
     }
 
 
-def outcome(scheduler: Scheduler, percent: float, turn: int, jobs: list[JobResult], recording: Recording) -> RunResult:
-    """A run in numbers."""
+def outcome(run: Run, jobs: list[JobResult], recording: Recording) -> RunResult:
     return RunResult(
-        scheduler.name, percent, turn, recording.end, jobs,
+        run.scheduler.name, run.percent, run.turn, recording.end, jobs,
         _mean(recording, "utilization"), _mean(recording, "memory_used"), _mean(recording, "power"),
         sum(_watt_hours(series) for series in recording.of("power")), simulated=True,
     )  # fmt: skip
@@ -147,38 +149,39 @@ def _mean(recording: Recording, metric: str) -> float:
 
 
 def _watt_hours(power: Series) -> float:
-    """What was drawn; each value stands until the next, as in the means."""
+    """Each value stands until the next, as in the means."""
     return float((power.mean[:-1] * np.diff(power.at)).sum()) / 3600
 
 
-Progress = Callable[[int, int], None]
-"""Called with the number of jobs that ended, and of all jobs."""
 PAUSE, LONGEST_PAUSE = 10.0, 300.0
 """Seconds before a job that died begins anew; each time twice as many, up to the second number."""
 MOST_RESTARTS = 20
 """After so many it is given up."""
 
 
-def run(
-    experiment: Experiment,
-    scheduler: Scheduler,
-    percent: float,
-    turn: int,
-    *,
-    on_progress: Progress | None = None,
-) -> tuple[RunResult, Recording]:
-    """One scheduler at one over-provisioning, from the first arrival to the last end."""
-    driver = _Driver(experiment, scheduler, percent, turn, on_progress)
-    driver.run()
-    jobs = [job.result() for job in driver.jobs.values()]
-    recording = recorded(experiment, driver.devices, driver.names, driver.devices.now)
-    return outcome(scheduler, percent, turn, jobs, recording), recording
+class SimulatedBackend:
+    """Runs on a virtual clock."""
+
+    def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
+        """Nothing: a run that cannot be simulated says so at once."""
+
+    def clear(self, results: Results) -> None:
+        """End the daemon of a run for real in the same folder that was killed."""
+        clear_remains(results.yard)
+
+    def run(
+        self, experiment: Experiment, run: Run, results: Results, on_progress: Progress
+    ) -> tuple[RunResult, Recording]:
+        """One scheduler at one over-provisioning, from the first arrival to the last end."""
+        driver = _Driver(experiment, run.scheduler, run.percent, run.turn, on_progress)
+        driver.run()
+        jobs = [job.result() for job in driver.jobs.values()]
+        recording = recorded(experiment, driver.devices, driver.names, driver.devices.now)
+        return outcome(run, jobs, recording), recording
 
 
 @dataclass(slots=True)
 class _Job:
-    """A job of the experiment, and what became of it so far."""
-
     arrival: Arrival
     behaviour: Behaviour
     memory: float
@@ -191,7 +194,6 @@ class _Job:
     admitted_by: str = ""
 
     def result(self) -> JobResult:
-        """The same as a row."""
         return JobResult(
             self.arrival.name, self.arrival.workload.name, self.arrival.at, self.started, self.ended, self.ran,
             self.ooms, self.ooms, self.state, self.admitted_by,
@@ -200,13 +202,11 @@ class _Job:
 
 @dataclass(slots=True)
 class _Driver:
-    """One simulation under way."""
-
     experiment: Experiment
     scheduler: Scheduler
     percent: float
     turn: int
-    on_progress: Progress | None
+    on_progress: Progress
     devices: Devices = field(init=False)
     engine: Engine = field(init=False)
     jobs: dict[str, _Job] = field(init=False)
@@ -298,7 +298,7 @@ class _Driver:
         job.admitted_by = start.admission.by if start.admission else ""
 
     def _die(self, stay: Stay) -> None:
-        """Memory did not do: the job begins anew in its place, after a while."""
+        """Out of memory: the job begins again in its place, after a pause."""
         job = self.jobs[stay.job]
         if job.ooms == MOST_RESTARTS:
             self._leave(stay, "oom")
@@ -316,8 +316,7 @@ class _Driver:
         job.ended, job.ran, job.state, job.stay = now, now - stay.began, state, None
         self.engine.record(Exited(now, stay.job, 1, cause="" if state == "succeeded" else state))
         self.over += 1
-        if self.on_progress:
-            self.on_progress(self.over, len(self.jobs))
+        self.on_progress(self.over, len(self.jobs))
 
 
 def _guarded(scheduler: Scheduler) -> bool:

@@ -21,7 +21,7 @@ KINDS = (".yaml", ".yml", ".toml", ".json")
 
 
 def load(path: Path) -> Any:
-    """What a file in YAML, TOML or JSON says."""
+    """The content of a file in YAML, TOML or JSON."""
     if path.suffix.lower() not in KINDS:
         raise UserError(f"{path}: an experiment is written in YAML, TOML or JSON; its name ends in {', '.join(KINDS)}")
     try:
@@ -59,12 +59,12 @@ class Keys:
         return self._given.get(key) is not None
 
     def take(self, key: str, read: Callable[[Any], T], default: T) -> T:
-        """The value of a key, read, or the default where nobody says so."""
+        """The value of a key, or the default."""
         self._asked.append(key)
         return self._read(key, read) if key in self else default
 
     def need(self, key: str, read: Callable[[Any], T], why: str) -> T:
-        """The value of a key that must be there."""
+        """The value of a required key."""
         self._asked.append(key)
         if key not in self:
             near = next((f" (it says '{one}')" for one in self._given if suggest(one, [key])), "")
@@ -78,12 +78,12 @@ class Keys:
             raise error if isinstance(error, Misplaced) else self.error(key, str(error)) from None
 
     def below(self, key: str, read: Callable[[Keys], T], default: T) -> T:
-        """What the keys and values below a key say, or the default where there are none."""
+        """The mapping below a key, read, or the default."""
         self._asked.append(key)
         return read(Keys(self._given[key], self.file, self.path(key))) if key in self else default
 
     def several(self, key: str, why: str) -> Iterator[Keys]:
-        """The entries of a list below a key, of which there is at least one."""
+        """The mappings in a list below a key; at least one."""
         self._asked.append(key)
         found = self._given.get(key)
         if found is None:
@@ -94,7 +94,7 @@ class Keys:
             yield Keys(one, self.file, f"{self.path(key)}[{number}]")
 
     def done(self) -> None:
-        """Complain of a key that nobody asked for."""
+        """Refuse keys that were not taken."""
         for key in self._given:
             if key not in self._asked:
                 raise self.error(key, f"there is no such key{suggest(key, self._asked)} (there are {self._known()})")
@@ -107,7 +107,6 @@ class Keys:
         return f"{self.place}.{key}".strip(".")
 
     def error(self, key: str, sentence: str) -> UserError:
-        """What is wrong, and where."""
         place = self.path(key)
         return Misplaced(f"{self.file}: {place}: {sentence}" if place else f"{self.file}: {sentence}")
 
@@ -121,7 +120,7 @@ class _Twice(ValueError):
 
 
 def _bounded(value: Any, path: Path) -> Any:
-    """The same, unless its aliases (`*name`) make it endless, or nearly so."""
+    """The value, unless its aliases (`*name`) make it endless, or nearly so."""
     pending, count = [value], 0
     while pending:
         one = pending.pop()
@@ -133,13 +132,11 @@ def _bounded(value: Any, path: Path) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value in an error: short, as JSON."""
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def text(value: Any) -> str:
-    """A text that is not empty."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise UserError(f"a text is expected, not {shown(value)}; put it in quotes")
     if not str(value).strip():
@@ -153,15 +150,12 @@ def words(value: Any) -> tuple[str, ...]:
 
 
 def switch(value: Any) -> bool:
-    """true or false."""
     if not isinstance(value, bool):
         raise UserError(f"true or false is expected, not {shown(value)}")
     return value
 
 
 def whole(least: int = 0, most: int = 10**9) -> Callable[[Any], int]:
-    """A whole number within bounds."""
-
     def read(value: Any) -> int:
         found = number(value)
         if found != int(found) or not least <= found <= most:
@@ -172,7 +166,6 @@ def whole(least: int = 0, most: int = 10**9) -> Callable[[Any], int]:
 
 
 def number(value: Any) -> float:
-    """A number."""
     try:
         found = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -183,7 +176,7 @@ def number(value: Any) -> float:
 
 
 def size(value: Any) -> float:
-    """Bytes in `6994M`; a number alone is a number of bytes, and so few of them that a unit was forgotten are none."""
+    """Bytes in `6994M`; fewer than 1 MiB are refused, since a unit was forgotten."""
     found = parse_size(str(value)) if not isinstance(value, bool | list | dict) else math.nan
     if not (found == 0 or found >= 2**20):  # NaN too
         raise UserError(f"a size is expected, as in 6994M or 16G, not {shown(value)}")
@@ -199,7 +192,6 @@ def duration(value: Any) -> float:
 
 
 def above_zero(value: Any) -> float:
-    """Seconds, more than none."""
     if (found := duration(value)) <= 0:
         raise UserError(f"a time above 0 is expected, not {shown(value)}")
     return found
@@ -214,8 +206,6 @@ def percentage(value: Any) -> float:
 
 
 def one_of(known: Sequence[str]) -> Callable[[Any], str]:
-    """One of some words."""
-
     def read(value: Any) -> str:
         if value not in known:
             word = value if isinstance(value, str) else ""
@@ -226,7 +216,7 @@ def one_of(known: Sequence[str]) -> Callable[[Any], str]:
 
 
 def many(read: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
-    """A list of values, or a single one, each once."""
+    """A list of distinct values, or a single one."""
 
     def read_all(value: Any) -> tuple[T, ...]:
         found = tuple(read(one) for one in (value if isinstance(value, list) else [value]))
@@ -240,8 +230,6 @@ def many(read: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
 
 
 def table(of_key: Callable[[Any], Any], of_value: Callable[[Any], T]) -> Callable[[Any], dict[Any, T]]:
-    """Keys and values that are all alike."""
-
     def read(value: Any) -> dict[Any, T]:
         if not isinstance(value, Mapping):
             raise UserError(f"keys and values are expected here, not {shown(value)}")
@@ -251,7 +239,7 @@ def table(of_key: Callable[[Any], Any], of_value: Callable[[Any], T]) -> Callabl
 
 
 def as_it_is(value: Any) -> dict[str, Any]:
-    """Keys and values that others will look at."""
+    """A mapping that is validated elsewhere."""
     if not isinstance(value, Mapping):
         raise UserError(f"keys and values are expected here, not {shown(value)}")
     return {str(key): one for key, one in value.items()}
@@ -266,7 +254,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which no key stands twice."""
+    """YAML without duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         self.flatten_mapping(node)

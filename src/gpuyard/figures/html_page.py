@@ -1,14 +1,18 @@
-"""The frame of an HTML report: one file that needs nothing else, readable in light and dark and on paper."""
+"""HTML reports: the frame and the parts of one file that needs nothing else, readable in light, dark and on paper."""
 
 from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
+import platform
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from html import escape
+from importlib.metadata import version
 from typing import Any
 
+import gpuyard
 from gpuyard.units import format_duration, format_number
 
 _STYLE = """
@@ -84,8 +88,6 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A metric in a table, and what it means."""
-
     key: str
     title: str
     meaning: str
@@ -95,8 +97,9 @@ class Column:
     """`number`, `count`, `duration`, `percent`, or `rate` (a number per second, shown per hour)."""
 
 
-def page(title: str, body: str, style: str = "") -> str:
-    """The whole document; `style` comes on top of what all have."""
+def page(title: str, parts: Iterable[str], style: str = "") -> str:
+    """The whole document: the title as its heading, and the parts; `style` comes on top of what all have."""
+    body = "\n".join(("<main>", f"<h1>{escape(title)}</h1>", *(part for part in parts if part), "</main>"))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -104,6 +107,82 @@ def page(title: str, body: str, style: str = "") -> str:
         f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n<body>\n{body}\n"
         f"<script>{_SCRIPT}</script>\n</body>\n</html>\n"
     )
+
+
+def heading(text: str, level: int = 2) -> str:
+    return f"<h{level}>{escape(text)}</h{level}>"
+
+
+def lead(html: str) -> str:
+    """The answer of the report, before any table."""
+    return f'<p class="lead">{html}</p>'
+
+
+def soft(text: str) -> str:
+    """A remark in small letters."""
+    return f'<p class="soft">{escape(text)}</p>'
+
+
+def paragraphs(texts: Iterable[str], kind: str) -> str:
+    """A box of sentences of a kind (`warned`, `failed-note`, `passed-note`); nothing if there are none."""
+    items = "".join(f"<p>{escape(text)}</p>" for text in texts)
+    return f'<div class="{kind}">{items}</div>' if items else ""
+
+
+def bullets(texts: Iterable[str], kind: str = "") -> str:
+    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    of = f' class="{kind}"' if kind else ""
+    return f"<ul{of}>{items}</ul>" if items else ""
+
+
+def facts(values: Mapping[str, Any], *, wide: int | None = None) -> str:
+    """Names and values side by side; a value of more than `wide` letters has a row of its own."""
+    items = []
+    for key, value in values.items():
+        text = fact_text(value)
+        of = ' class="wide"' if wide is not None and len(text) > wide else ""
+        items.append(f"<div{of}><dt>{escape(str(key).replace('_', ' '))}</dt><dd>{escape(text)}</dd></div>")
+    return f'<dl class="facts">{"".join(items)}</dl>'
+
+
+def fact_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {fact_text(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(fact_text(item) for item in value) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "not set"}[value]
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    return f"{value:,.6g}" if isinstance(value, float) else str(value)
+
+
+def legend(columns: Iterable[Column]) -> str:
+    """The meanings of columns; those in several tables come once."""
+    meanings = {column.title: column.meaning for column in columns}
+    items = "".join(f"<dt>{escape(title)}</dt><dd>{escape(meaning)}</dd>" for title, meaning in meanings.items())
+    return f'<dl class="legend">{items}</dl>' if items else ""
+
+
+def text_table(heads: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "users", *, fit: bool = True) -> str:
+    """A table of texts, as wide as they are; the first cell of a row is its head."""
+    head = "".join(f'<th scope="col">{breakable(text)}</th>' for text in heads)
+    body = "\n".join(
+        f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+        for first, *cells in rows
+    )
+    of, top = f' class="{kind}"' if kind else "", f"<thead><tr>{head}</tr></thead>\n" if head else ""
+    return f'<div class="scroll{" fit" * fit}"><table{of}>{top}<tbody>{body}</tbody></table></div>'
+
+
+def reproduce(command: str, when: datetime | None) -> str:
+    """The end of a page: the command that made it, and the versions."""
+    versions = (
+        f"gpuyard {gpuyard.__version__}, Python {platform.python_version()}, numpy {version('numpy')}, "
+        f"matplotlib {version('matplotlib')}"
+    )
+    made = f"Made on {when:%Y-%m-%d %H:%M %Z} with" if when is not None else "Made with"
+    return f"{heading('Reproduce')}\n<pre><code>{escape(command)}</code></pre>\n{soft(f'{made} {versions}.')}"
 
 
 def metric_table(columns: Sequence[Column], rows: Sequence[dict[str, Any]], sorted_by: str) -> str:
@@ -130,23 +209,22 @@ _SORTED = ' aria-sort="ascending"'
 
 
 def _how(row: dict[str, Any]) -> str:
-    """What a policy's name leaves open and its numbers depend on: who may go ahead, and on which GPUs."""
+    """Discipline and placement, which a policy's numbers depend on beside its name."""
     parts = [str(row[key]) for key in ("discipline", "placement") if row.get(key)]
     return f"<small>{escape(', '.join(parts))}</small>" if parts else ""
 
 
 def breakable(policy: str) -> str:
-    """The policy, with places where a narrow column may break it."""
+    """Escaped, with places where a narrow column may break it."""
     return escape(policy).replace("@", "@<wbr>").replace(",", ",<wbr>")
 
 
 def number(raw: Any) -> float:
-    """A metric as a number: NaN where there is none."""
+    """NaN where there is none."""
     return math.nan if raw is None or not math.isfinite(raw) else float(raw)
 
 
 def text_of(value: float, kind: str) -> str:
-    """A metric as people read it."""
     if kind == "duration":
         return format_duration(value)
     if kind == "percent":

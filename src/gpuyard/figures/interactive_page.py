@@ -1,22 +1,32 @@
-"""Recordings as one self-contained HTML file:
-
-charts with values, zoom and hidden lines, and a table of the numbers.
-"""
+"""Recordings as one self-contained HTML file: charts with values, zoom and hidden lines, and a table of numbers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
-from html import escape
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-from gpuyard.figures.decimation import decimate, smooth
-from gpuyard.figures.html_page import page
-from gpuyard.figures.panels import COLOURS, Axis, Line, Named, Panel, axis_of, highest, panels, scale_of
+from gpuyard.figures.html_page import heading, page, paragraphs, soft, text_table
+from gpuyard.figures.panels import (
+    COLOURS,
+    DRAWN_AS_ROWS,
+    GREY,
+    RED,
+    Axis,
+    Line,
+    Named,
+    Panel,
+    axis_of,
+    decimate,
+    highest,
+    panels,
+    scale_of,
+    smooth,
+)
 from gpuyard.figures.strips import SHADES, note_text
 from gpuyard.recordings.series import METRICS, Floats, energy
 from gpuyard.recordings.throttling import error_text, throttled
@@ -29,29 +39,20 @@ _FAINT = 600
 
 
 def plots_page(recordings: Named, metrics: Sequence[str], *, layout: str = "overlay", title: str = "") -> str:
-    """The whole page."""
-    heading = title or (recordings[0][0] if len(recordings) == 1 else ", ".join(name for name, _ in recordings))
-    heading = heading or "What the GPUs did"
+    called = title or (recordings[0][0] if len(recordings) == 1 else ", ".join(name for name, _ in recordings))
     simulated = any(recording.simulated for _, recording in recordings)
-    body = [
-        f"<h1>{escape(heading)}</h1>",
-        '<p class="soft">These GPUs are simulated.</p>' if simulated else "",
+    parts = [
+        soft("These GPUs are simulated.") if simulated else "",
         warnings_of(recordings),
-        "<h2>Over time</h2>",
+        heading("Over time"),
         charts(recordings, metrics, layout=layout),
         numbers_table(recordings, metrics),
     ]
-    return page(heading, main_element(body), style())
-
-
-def main_element(parts: Sequence[str]) -> str:
-    """Parts of a page as its one main part."""
-    return "\n".join(("<main>", *(part for part in parts if part), "</main>"))
+    return page(called or "What the GPUs did", parts, style())
 
 
 @cache
 def style() -> str:
-    """What charts look like."""
     return files("gpuyard.figures").joinpath("charts.css").read_text("utf-8")
 
 
@@ -61,11 +62,9 @@ def _script() -> str:
 
 
 def warnings_of(recordings: Named) -> str:
-    """What could not be had."""
     several = len(recordings) > 1
     said = [f"{name}: {text}" if several else text for name, recording in recordings for text in recording.warnings]
-    items = "".join(f"<p>{escape(text)}</p>" for text in dict.fromkeys(said))
-    return f'<div class="warned">{items}</div>' if items else ""
+    return paragraphs(dict.fromkeys(said), "warned")
 
 
 def charts(recordings: Named, metrics: Sequence[str], *, layout: str = "overlay") -> str:
@@ -87,7 +86,7 @@ def script_json(value: Any) -> str:
 
 
 class _Shared:
-    """Lists that stand in the page once, and are known by their number."""
+    """Lists that the page has once, and refers to by number."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []
@@ -102,24 +101,24 @@ class _Shared:
 
 
 def chart_data(recordings: Named, metrics: Sequence[str], layout: str) -> dict[str, Any]:
-    """What the script draws."""
+    """The data of the charts, for the script."""
     axis = axis_of(recordings)
     found = [(metric, panels(recordings, metric, layout)) for metric in metrics]
     lines = sum(not line.faint for _, several in found for panel in several for line in panel.lines)
     points = max(200, min(_POINTS, _ALL // max(lines, 1)))
     times, strips = _Shared(), _Shared()
-    told_panels = []
+    found_panels = []
     for metric, several in found:
         scale = scale_of(METRICS[metric], highest(several))
         for panel in several:
             own = _panel(panel, scale.unit, metric)
             own["strip"] = strips.place(_notes(panel))
-            if metric in ("throttle", "xid"):
+            if metric in DRAWN_AS_ROWS:
                 own |= {"rows": _rows(panel, metric), "lines": []}
             else:
                 own["lines"] = [_line(line, panel, scale.divisor, points, times) for line in panel.lines]
-            told_panels.append(own)
-    return _axis(axis) | {"times": times.found, "strips": strips.found, "panels": told_panels}
+            found_panels.append(own)
+    return _axis(axis) | {"times": times.found, "strips": strips.found, "panels": found_panels}
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
@@ -169,7 +168,6 @@ def _line(line: Line, panel: Panel, divisor: float, points: int, times: _Shared)
 
 
 def _listed(values: Floats, divisor: float) -> list[float | None]:
-    """Numbers with as many digits as anybody reads."""
     rounded = np.round(values / divisor, 3).tolist()
     return [None if value != value else int(value) if value == int(value) else value for value in rounded]
 
@@ -189,39 +187,27 @@ def _rows(panel: Panel, metric: str) -> list[dict[str, Any]]:
     return rows if any(row["bars"] or row["points"] for row in rows) else []
 
 
-_NAMES: Mapping[str, str] = {
-    **{colour: f"c{place}" for place, colour in enumerate(COLOURS)},
-    "#9aa1aa": "grey",
-    "#b3261e": "red",
-}
+_NAMES: Mapping[str, str] = {**{colour: f"c{place}" for place, colour in enumerate(COLOURS)}, GREY: "grey", RED: "red"}
 
 
 def _colour(colour: str) -> str:
-    """What the page calls a colour, which is another one on a dark screen."""
+    """The style sheet's name of a colour, which is another one on a dark screen."""
     return _NAMES.get(colour, "grey")
 
 
 def numbers_table(recordings: Named, metrics: Sequence[str]) -> str:
-    """The least, the mean and the most of every line, as a table for those who want numbers."""
+    """The least, the mean and the most of every line."""
     rows = [
         row
         for metric in metrics
-        if metric not in ("throttle", "xid")
+        if metric not in DRAWN_AS_ROWS
         for panel in panels(recordings, metric, "stacked" if len(recordings) == 1 else "overlay")
         for row in _numbers(panel)
     ]
     if not rows:
         return ""
-    heads = "".join(f'<th scope="col">{text}</th>' for text in ("What", "Of", "Least", "Mean", "Most", "Values"))
-    body = "\n".join(
-        f'<tr><th scope="row">{escape(name)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
-        for name, *cells in rows
-    )
-    return (
-        "<details><summary>The numbers</summary>"
-        f'<div class="scroll fit"><table class="numbers"><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody>'
-        f"</table></div>{_energy(recordings)}</details>"
-    )
+    table = text_table(("What", "Of", "Least", "Mean", "Most", "Values"), rows, "numbers")
+    return f"<details><summary>The numbers</summary>{table}{_energy(recordings)}</details>"
 
 
 def _numbers(panel: Panel) -> list[tuple[str, ...]]:
@@ -239,18 +225,13 @@ def _numbers(panel: Panel) -> list[tuple[str, ...]]:
 
 
 def _energy(recordings: Named) -> str:
-    """What the power adds up to."""
     several = len(recordings) > 1
-    told_each = [
+    totals = [
         f"{name}: {format_plain(total)} Wh" if several else f"{format_plain(total)} Wh"
         for name, recording in recordings
         if (total := sum(energy(one) for one in recording.of("power"))) > 0
     ]
-    return (
-        f'<p class="soft">Energy, by what is known of the power: {escape(", ".join(told_each))}</p>'
-        if told_each
-        else ""
-    )
+    return soft(f"Energy, by what is known of the power: {', '.join(totals)}") if totals else ""
 
 
 def _text(value: float, unit: str) -> str:

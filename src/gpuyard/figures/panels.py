@@ -1,16 +1,17 @@
-"""Lines with names and colours on a common time axis, in one panel or several.
+"""Series as lines with names and colours on a common time axis, in panels; figures and pages draw the same ones.
 
-Figures and HTML pages are made of the same panels.
+A line that has more points than can be seen is reduced to some that look the same.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuyard.figures.style import shorten
 from gpuyard.recordings.series import METRICS, Floats, Mark, Metric, Recording, Series, Subject
@@ -21,20 +22,22 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8508e", "#b87d00", "#2f9bd8", "#7
 """Told apart also by those who see fewer colours (after Okabe and Ito, darker where that is too faint for a line)."""
 GREY, RED = "#9aa1aa", "#b3261e"
 _LOOKS, _MOSTLY, _NEAR = 500, 0.75, 0.05
-"""Lines are alike that at so many instants, for such a part of them, differ by no more than such a part of the most."""
+"""Lines are alike if, of so many instants, at this share they differ by at most this share of the highest value."""
+DRAWN_AS_ROWS = ("throttle", "xid")
+"""Metrics that are no lines, but rows with bars or points (`strips`)."""
 CROWDED = len(COLOURS)
-"""Of more lines than that no one can be followed: then their mean is drawn, and they are faint."""
+"""More lines than that cannot be told apart: then their mean is drawn, and they are faint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One series, as it is drawn: times in seconds since the axis begins."""
+    """One series; times in seconds since the axis begins."""
 
     key: str
     """The same for the same subject in all panels."""
     name: str
     group: str
-    """What the legend says; faint lines share one entry."""
+    """The entry in the legend; faint lines share one."""
     colour: str
     at: Floats
     mean: Floats
@@ -46,8 +49,6 @@ class Line:
 
 
 class Note(NamedTuple):
-    """A mark on the axis."""
-
     at: float
     until: float | None
     label: str
@@ -66,7 +67,7 @@ class Panel:
     lines: list[Line] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     series: list[tuple[Line, Series]] = field(default_factory=list)
-    """What the lines were made of, for metrics that are not drawn as lines; means of several are not among them."""
+    """The series of the lines, for metrics that are not drawn as lines; without means of several."""
     origins: dict[str, float] = field(default_factory=dict)
     """When the axis begins for each line, in seconds since the epoch."""
     errors: dict[str, list[Error]] = field(default_factory=dict)
@@ -96,7 +97,7 @@ def axis_of(recordings: Named) -> Axis:
 
 
 def panels(recordings: Named, metric: str, layout: str) -> list[Panel]:
-    """The panels of one metric; none where nobody knows anything of it."""
+    """The panels of one metric; none where nothing is known of it."""
     found = [(place, name, recording) for place, (name, recording) in enumerate(recordings) if recording.of(metric)]
     if not found:
         return []
@@ -112,7 +113,7 @@ def panels(recordings: Named, metric: str, layout: str) -> list[Panel]:
 
 
 class Scale(NamedTuple):
-    """In which unit values are drawn."""
+    """The unit of values in a figure."""
 
     divisor: float
     unit: str
@@ -126,20 +127,16 @@ def scale_of(metric: Metric, highest: float) -> Scale:
 
 
 def highest(found: Sequence[Panel]) -> float:
-    """The largest value in some panels."""
     tops = [line.mean if line.high is None else line.high for panel in found for line in panel.lines]
     return max([0.0, *(float(np.nanmax(top)) for top in tops if np.isfinite(top).any())])
 
 
 def lowest(found: Sequence[Panel]) -> float:
-    """The smallest value in some panels."""
     bottoms = [line.mean if line.low is None else line.low for panel in found for line in panel.lines]
     return min(float(np.nanmin(bottom)) for bottom in bottoms if np.isfinite(bottom).any())
 
 
 class _Part(NamedTuple):
-    """What one recording adds to a panel."""
-
     pairs: list[tuple[Line, Series | None]]
     notes: list[Note]
     recording: Recording
@@ -148,8 +145,9 @@ class _Part(NamedTuple):
 def _panel(parts: Sequence[_Part], title: str, metric: str) -> Panel:
     pairs = [pair for part in parts for pair in part.pairs]
     lines = [line for line, _ in pairs]
-    dashed = _dashed(lines) if len(parts) == 1 else _dashed_where_alike(lines)
-    pairs = [(line, pairs[k][1]) for k, line in enumerate(dashed)]
+    if metric not in DRAWN_AS_ROWS:
+        lines = _dashed(lines, _same if len(parts) == 1 else _alike)
+    pairs = [(line, series) for line, (_, series) in zip(lines, pairs, strict=True)]
     return Panel(
         METRICS[metric],
         title,
@@ -164,28 +162,22 @@ def _panel(parts: Sequence[_Part], title: str, metric: str) -> Panel:
     )  # fmt: skip
 
 
-def _dashed(lines: Sequence[Line]) -> list[Line]:
-    seen: dict[bytes, int] = {}
-    found = []
-    for line in lines:
-        key = line.mean.tobytes() if not line.faint else b""
-        many = seen[key] = seen.get(key, -1) + 1
-        found.append(replace(line, beneath=many) if many and not line.faint else line)
-    return found
-
-
-def _dashed_where_alike(lines: Sequence[Line]) -> list[Line]:
-    """Lines of several recordings: also who is nearly the same nearly always would hide who is beneath."""
+def _dashed(lines: Sequence[Line], alike: Callable[[Line, Line], bool]) -> list[Line]:
+    """A line that lies on others is dashed, so that all are seen."""
     found: list[Line] = []
     for line in lines:
-        many = 0 if line.faint else sum(_alike(line, other) for other in found if not other.faint)
-        found.append(replace(line, beneath=many) if many else line)
+        beneath = 0 if line.faint else sum(alike(line, other) for other in found if not other.faint)
+        found.append(replace(line, beneath=beneath) if beneath else line)
     return found
+
+
+def _same(one: Line, other: Line) -> bool:
+    return one.mean.tobytes() == other.mean.tobytes()
 
 
 def _alike(one: Line, other: Line) -> bool:
-    """Whether two lines are as good as the same for most of their time."""
-    if one.mean.tobytes() == other.mean.tobytes():
+    """Whether two lines of different recordings hide each other for most of their time."""
+    if _same(one, other):
         return True
     if len(one.at) < 2 or len(other.at) < 2:
         return False
@@ -199,9 +191,9 @@ def _alike(one: Line, other: Line) -> bool:
 
 
 def _of_one(place: int, name: str, recording: Recording, metric: str, by_recording: bool) -> _Part:
-    """A recording by itself: a colour for each subject, or the mean of a crowd."""
+    """A recording by itself: a colour for each subject, or the mean if there are many."""
     found = recording.of(metric)
-    if len(found) > CROWDED and metric not in ("throttle", "xid"):
+    if len(found) > CROWDED and metric not in DRAWN_AS_ROWS:
         return _Part(_crowd(place, "", recording, found, COLOURS[0]), notes_of(recording, GREY, ""), recording)
     order = {key_of(one): rank for rank, one in enumerate(subjects(recording, metric))}
     pairs: list[tuple[Line, Series | None]] = []
@@ -216,7 +208,7 @@ def _of_several(place: int, name: str, recording: Recording, metric: str) -> _Pa
     """A recording among others: all of it in one colour, with the mean of its GPUs."""
     found, colour = recording.of(metric), COLOURS[place % len(COLOURS)]
     notes = notes_of(recording, colour, name)
-    if len(found) == 1 or metric in ("throttle", "xid"):
+    if len(found) == 1 or metric in DRAWN_AS_ROWS:
         pairs: list[tuple[Line, Series | None]] = []
         for one in found:
             label = name if len(found) == 1 else f"{name}, {label_of(one.subject, recording, metric)}"
@@ -243,7 +235,6 @@ def _crowd(
 
 
 def _small(recording: Recording, metric: str) -> list[Panel]:
-    """A panel for each subject of one recording."""
     whole = _of_one(0, "", recording, metric, False)
     pairs = [(line, series) for line, series in whole.pairs if series is not None]
     order = {key_of(one): rank for rank, one in enumerate(subjects(recording, metric))}
@@ -263,7 +254,7 @@ def line_of(one: Series, start: float, key: str, name: str, group: str, colour: 
 
 
 def mean_line(found: Sequence[Series], start: float, key: str, name: str, colour: str) -> Line:
-    """The mean, the least and the most of several series; who has a gap does not count."""
+    """The mean, the least and the most of several series; gaps do not count."""
     shift = found[0].period / 2 if found[0].low is not None else 0.0
     at = _together(found)
     mean = np.array([_resampled(one, one.mean, at) for one in found])
@@ -294,7 +285,7 @@ def _resampled(one: Series, values: Floats, at: Floats) -> Floats:
 
 
 def subjects(recording: Recording, metric: str = "utilization") -> list[Subject]:
-    """The GPUs, or the jobs on GPUs, that a recording tells of, in their order."""
+    """The GPUs, or the jobs on GPUs, of a recording, in their order."""
     of_jobs = metric.startswith("process_")
     found = {key_of(one.subject): one.subject for one in recording.series if bool(one.subject.job) == of_jobs}
     return sorted(found.values(), key=lambda one: (one.host, one.gpu, one.uuid, _numbered(one.job)))
@@ -305,7 +296,6 @@ def _numbered(job: str) -> tuple[int, str]:
 
 
 def key_of(subject: Subject) -> str:
-    """The subject among others."""
     return "/".join((subject.host, str(subject.gpu), subject.uuid, subject.job))
 
 
@@ -323,7 +313,6 @@ def label_of(subject: Subject, recording: Recording, metric: str) -> str:
 
 
 def notes_of(recording: Recording, colour: str, lane: str) -> list[Note]:
-    """The marks of a recording, on its own time."""
     return list(dict.fromkeys(note for _, note in _noted(recording, colour, lane)))  # one for all GPUs of a job
 
 
@@ -344,7 +333,6 @@ def _noted(recording: Recording, colour: str, lane: str) -> list[tuple[Mark, Not
 
 
 def concerns(mark: Mark, subject: Subject) -> bool:
-    """Whether a mark is about a subject, or about everybody."""
     about = mark.subject
     if about is None:
         return True
@@ -352,7 +340,7 @@ def concerns(mark: Mark, subject: Subject) -> bool:
 
 
 def errors_of(series: Series, recording: Recording) -> list[Error]:
-    """The errors of a GPU: those that are marked, since who looked knows which were new; else where others came up."""
+    """The errors of a GPU: those that are marked, since the observer knows which were new; else where values rise."""
     marked = [(mark, number) for mark in recording.marks if (number := _number(mark))]
     if not marked:
         return errors(series)
@@ -366,6 +354,55 @@ def _is_of(mark: Mark, subject: Subject) -> bool:
 
 
 def _number(mark: Mark) -> int:
-    """The number of an error that a mark tells of; 0 if it tells of something else, as of a job."""
+    """The XID of an error that a mark stands for; 0 if it stands for something else, as a job."""
     match = re.fullmatch(r"XID ([0-9]+)", mark.label)
     return int(match[1]) if match and mark.until is None else 0
+
+
+Lines = tuple[Floats, Floats, Floats | None, Floats | None]
+"""Times, values, and the least and the most of values that stand for spans."""
+
+
+def decimate(at: Floats, mean: Floats, low: Floats | None, high: Floats | None, most: int) -> Lines:
+    """At most about `most` points; peaks, gaps and both ends stay where they were."""
+    if len(at) <= most:
+        return at, mean, low, high
+    size = -(-len(at) // max(most // 5, 1))
+    kept = _corners(mean, size)
+    if low is None or high is None:
+        return at[kept], mean[kept], None, None
+    gaps, bucket = np.isnan(mean[kept]), kept // size
+    least, greatest = (_extremes(low, size, np.fmin)[bucket], _extremes(high, size, np.fmax)[bucket])
+    return at[kept], mean[kept], np.where(gaps, np.nan, least), np.where(gaps, np.nan, greatest)
+
+
+def smooth(at: Floats, mean: Floats, most: int) -> tuple[Floats, Floats]:
+    """At most `most` points, each the mean of a stretch: enough for a line among many others."""
+    if len(at) <= most:
+        return at, mean
+    begins = np.arange(0, len(at), -(-len(at) // most))
+    known = ~np.isnan(mean)
+    count = np.add.reduceat(known.astype(np.float64), begins)
+    total = np.add.reduceat(np.where(known, mean, 0.0), begins)
+    return at[begins], np.divide(total, count, out=np.full(len(begins), np.nan), where=count > 0)
+
+
+def _corners(values: Floats, size: int) -> NDArray[np.int64]:
+    """Of each `size` values: where the first, the last, the least and the most are, and the first gap."""
+    gaps = np.isnan(values)
+    lows = _rows(np.where(gaps, np.inf, values), size, np.inf).argmin(axis=1)
+    peaks = _rows(np.where(gaps, -np.inf, values), size, -np.inf).argmax(axis=1)
+    begins = np.arange(len(lows), dtype=np.int64) * size
+    gap = _rows(gaps, size, False).argmax(axis=1)  # the first value, where there is no gap
+    ends = np.minimum(begins + size, len(values)) - 1
+    return np.unique(np.concatenate([begins, begins + lows, begins + peaks, begins + gap, ends]))
+
+
+def _rows(values: NDArray[np.generic], size: int, filling: float) -> NDArray[np.generic]:
+    missing = -len(values) % size
+    return np.concatenate([values, np.full(missing, filling, values.dtype)]).reshape(-1, size)
+
+
+def _extremes(values: Floats, size: int, extreme: np.ufunc) -> Floats:
+    found: Floats = extreme.reduceat(values, np.arange(0, len(values), size))
+    return found

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gpuyard.figures.axes import label_rows
 from gpuyard.figures.panels import COLOURS, GREY, RED, Axis, Line, Note
 from gpuyard.figures.style import INK, clean, new_figure, shorten
 from gpuyard.recordings.series import Series
@@ -21,25 +22,22 @@ _PANEL = 620.0
 _LABEL = 30
 _MOST_ROWS = 48
 _MOST_LINES = 40
-"""Marks that have a line down through the panel: of more, a panel would be nothing but lines."""
+"""Marks with a line down through the panel: more would hide the curves."""
 SHADES = dict(zip(REASONS.values(), (*COLOURS, GREY), strict=True))
 
 
 class _Placed(NamedTuple):
-    """A note, its row in the strip, and whether there is room for its name."""
-
     note: Note
     lane: int
     named: bool
 
 
 def lanes_of(notes: Sequence[Note], axis: Axis) -> int:
-    """How many rows a strip for these notes has."""
     return 1 + max((placed.lane for placed in _placed(notes, axis)), default=-1)
 
 
 def notes_inside(notes: Sequence[Note], axis: Axis) -> list[Note]:
-    """What of some notes is on the axis; one that is off by next to nothing, as rounded times are, is at its end."""
+    """The notes on the axis; one that is off it by a rounding error is put at its end."""
     near = (axis.right - axis.left) / 500
     found = []
     for note in notes:
@@ -70,7 +68,7 @@ def _placed(notes: Sequence[Note], axis: Axis) -> list[_Placed]:
 
 
 def _reach(note: Note, axis: Axis) -> tuple[float, float]:
-    """From where to where a note and its name go; the name stands before the note where there is no room after it."""
+    """The extent of a note with its name, which stands before the note if there is no room after it."""
     width = (_LETTER * len(_label(note)) + 8.0) * (axis.right - axis.left) / _PANEL
     last = note.at if note.until is None else note.until
     if note.at + width <= axis.right:
@@ -79,7 +77,7 @@ def _reach(note: Note, axis: Axis) -> tuple[float, float]:
 
 
 def note_text(note: Note) -> str:
-    """What a note says; of which recording it is, where it does not say that itself."""
+    """The label of a note, with the recording that it is of, unless the label says that."""
     return note.label if not note.lane or note.label.startswith(note.lane) else f"{note.lane}: {note.label}"
 
 
@@ -154,9 +152,6 @@ def draw_errors(
 
 
 def _rows(axes: Axes, names: Sequence[str], more: str) -> None:
-    axes.set_yticks(range(len(names)), [clean(shorten(name, 44)) for name in names])
-    axes.set_ylim(max(len(names), 1) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x")
+    label_rows(axes, names, 44)
     if more:
         axes.annotate(more, (0, 0), (0, -34), xycoords="axes fraction", textcoords="offset points", fontsize=8)

@@ -1,27 +1,27 @@
-"""How every figure looks, and how it is written to a file."""
+"""The look of every figure: colours, fonts, legends, texts; and how a figure is written to a file."""
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import matplotlib.style
-import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from gpuyard.figures.files import write_atomically
 
 INK = "#2b2b2b"
-Tick = tuple[float, str]
-"""Where it stands, and what it says."""
-_CHARACTER = 5.3
-_APART = 5.0
-"""In points, at the size of tick labels: the width of a character, and the least room between two labels."""
+COLOURS = ("#1f6fb4", "#d1493f", "#2f9e44", "#ee8a12", "#8a56ac", "#12a5b8", "#7a5238", "#444444")
+"""Of policies and schedulers. Lines of recordings have a palette of their own (`panels`)."""
+BLUE, RED, GREEN, ORANGE = COLOURS[:4]
+PALE, GREY, LIGHT, DARK = "#a9bfd4", "#8d949c", "#d5d9de", "#333333"
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHED = (0, (4, 1.5))
 _RC = {
     "font.size": 9.0,
     "axes.titlesize": 10.5,
@@ -49,7 +49,7 @@ def styled() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure that needs no display."""
+    """An empty figure that needs no display; inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -58,22 +58,23 @@ def new_figure(width: float, height: float) -> Figure:
 def svg_bytes(figure: Figure) -> bytes:
     """The figure as SVG: the same bytes for the same figure, without date or author."""
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    buffer = BytesIO()
-    with styled():
-        figure.savefig(buffer, format="svg", dpi=150, metadata=nothing)
-    return buffer.getvalue()
+    return _rendered(figure, "svg", nothing)
 
 
 def png_bytes(figure: Figure) -> bytes:
     """The figure as PNG at 150 dpi, reproducible like the SVG."""
+    return _rendered(figure, "png", {"Software": None})
+
+
+def _rendered(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:
     buffer = BytesIO()
     with styled():
-        figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})
+        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
     return buffer.getvalue()
 
 
 def save(figure: Figure, directory: str | Path, name: str) -> tuple[Path, Path]:
-    """Write `name.png` and `name.svg`; a reader never sees half a file."""
+    """Write `name.png` and `name.svg`."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
@@ -82,47 +83,18 @@ def save(figure: Figure, directory: str | Path, name: str) -> tuple[Path, Path]:
     return png, svg
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Put the content in place in one step, or leave what was there."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+def legend_beside(figure: Figure, **options: Any) -> None:
+    """A title is as small as the names."""
+    more = {"title_fontsize": 8, "alignment": "left"} if "title" in options else {}
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8, **more, **options)
 
 
-def time_unit(span: float) -> tuple[float, str]:
-    """Seconds per unit, and the unit, in which a stretch of time reads best on an axis."""
-    for limit, divisor, unit in ((600.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (4 * 86400.0, 3600.0, "h")):
-        if span <= limit:
-            return divisor, unit
-    return 86400.0, "days"
+def legend_below(figure: Figure, columns: int, **options: Any) -> None:
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=8, **options)
 
 
-def room_for(axes: Axes, ticks: Sequence[Tick], width: float) -> bool:
-    """Whether labels can stand side by side on an x axis that is `width` points wide, its scale and limits set."""
-    ticks = sorted(ticks)
-    scale = axes.xaxis.get_transform()
-    left, right = scale.transform(np.array(axes.get_xlim()))
-    places = (scale.transform(np.array([at for at, _ in ticks])) - left) / (right - left) * width
-    halves = [_CHARACTER * len(text) / 2 for _, text in ticks]
-    return all(places[k] - halves[k] >= places[k - 1] + halves[k - 1] + _APART for k in range(1, len(ticks)))
-
-
-def label_x(axes: Axes, ticks: Sequence[Tick]) -> None:
-    """These ticks on the x axis, and no others."""
-    ticks = sorted(ticks)
-    axes.xaxis.set_major_locator(FixedLocator([at for at, _ in ticks]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([text for _, text in ticks])
-
-
-def count_axis(axes: Axes) -> None:
-    """A y axis for numbers of things, from 0: whole, round, and with commas."""
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+def figure_title(figure: Figure, text: str) -> None:
+    figure.suptitle(text, x=0.01, ha="left", fontsize=10.5)
 
 
 def shorten(text: str, length: int) -> str:
@@ -132,11 +104,14 @@ def shorten(text: str, length: int) -> str:
 
 
 def capital(text: str) -> str:
-    """The text as it stands at the beginning of a title or beside an axis."""
     return text[:1].upper() + text[1:]
 
 
 def clean(text: str) -> str:
-    """Text that can be drawn as it is: no mathematics, no label hidden for its underscore, no letter that none is."""
+    """Text that matplotlib draws as it is: no mathematics, no label hidden for its underscore, no control character."""
     text = "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
+
+
+def clipped(text: str, length: int) -> str:
+    return clean(shorten(text, length))

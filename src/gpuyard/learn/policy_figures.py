@@ -9,36 +9,46 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
-from gpuyard.figures.style import Tick, capital, clean, label_x, new_figure, room_for, shorten, styled
+from gpuyard.figures.axes import Tick, label_axis, label_rows, label_x, log_time_axis, percent_axis, room_for
+from gpuyard.figures.style import (
+    BLUE,
+    DARK,
+    DASHED,
+    GREEN,
+    GREY,
+    LIGHT,
+    ORANGE,
+    PALE,
+    RED,
+    capital,
+    clipped,
+    legend_below,
+    new_figure,
+    styled,
+)
 from gpuyard.learn.arena import OBJECTIVES
 from gpuyard.learn.evaluation import LEARNED, PREEMPTIVE, Evaluation
 from gpuyard.learn.evaluation_summary import CLEARLY
 from gpuyard.learn.explanation import UNSEEN, Explanation, Preference
 from gpuyard.policies.features import GIB
-from gpuyard.sim.schedule_plots import COLOURS, TIME_TICKS
 from gpuyard.sim.trace import Floats
-from gpuyard.units import format_duration
 
-BLUE, RED, GREEN = COLOURS[:3]
-PALE, GREY, DARK = "#a9bfd4", "#8d949c", "#333333"
 SHOWN_FEATURES = 12
 _STATISTICS = (
     ("wait_median", "median", "|", DARK), ("wait_mean", "mean", "o", BLUE),
-    ("wait_p99", "99th percentile", "D", COLOURS[3]), ("wait_max", "longest", ">", RED),
+    ("wait_p99", "99th percentile", "D", ORANGE), ("wait_max", "longest", ">", RED),
 )  # fmt: skip
-_ROUND = (0.0, 1.0, 60.0, 3600.0, 86400.0)
-"""Times that are labelled before others."""
 
 
 def learning_curve(training: dict[str, Any]) -> Figure:
-    """How the ratio to the best heuristic went, generation by generation; from what stands in a policy's file."""
+    """The ratio to the best heuristic, generation by generation, from a policy's file."""
     curve = training.get("curve") or []
     with styled():
         figure = new_figure(9, 3.8)
         axes = figure.subplots()
-        axes.axhline(1.0, color=DARK, linewidth=1, linestyle=(0, (4, 1.5)), label="the best heuristic of each window")
+        axes.axhline(1.0, color=DARK, linewidth=1, linestyle=DASHED, label="the best heuristic of each window")
         if curve:
             axes.plot([g for g, _, _ in curve], [r for _, r, _ in curve], color=PALE, linewidth=1.2,
                       label="the best candidate of a generation, on windows trained on")  # fmt: skip
@@ -47,14 +57,8 @@ def learning_curve(training: dict[str, Any]) -> Figure:
             at, ratios = np.array(checks, dtype=float).T
             axes.plot(at, np.minimum.accumulate(ratios), drawstyle="steps-post", color=GREEN, linewidth=1.5,
                       label="the least check so far")  # fmt: skip
-            axes.plot(
-                at,
-                ratios,
-                "o",
-                color=BLUE,
-                markersize=4.5,
-                label="a check: the mean candidate, on windows to choose by",
-            )
+            label = "a check: the mean candidate, on windows to choose by"
+            axes.plot(at, ratios, "o", color=BLUE, markersize=4.5, label=label)
         axes.set_yscale("log")
         _ratio_ticks(axes.yaxis, [1.0, *(r for _, r, _ in curve), *(c for _, c in checks)])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -62,7 +66,7 @@ def learning_curve(training: dict[str, Any]) -> Figure:
         axes.set_ylabel("Ratio of costs (log scale)")
         axes.set_title("Training: cost relative to the best heuristic of each window (below 1 is better)", loc="left")
         axes.grid()
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+        legend_below(figure, 2)
         return figure
 
 
@@ -78,7 +82,7 @@ def ratios(found: Evaluation) -> Figure:
     with styled():
         figure = new_figure(9, 1.5 + 0.29 * (len(rows) + (0.8 if apart else 0)))
         axes = figure.subplots()
-        axes.axvline(1.0, color=DARK, linewidth=1, linestyle=(0, (4, 1.5)), zorder=1)
+        axes.axvline(1.0, color=DARK, linewidth=1, linestyle=DASHED, zorder=1)
         places = _rows(axes, names, apart)
         for name, y in places.items():
             reach, best = high if name == LEARNED else 0.0, name == found.best_heuristic
@@ -95,7 +99,7 @@ def ratios(found: Evaluation) -> Figure:
 
 
 def paired(found: Evaluation) -> Figure:
-    """What learned and the best heuristic cost in each window; where learned loses is in red."""
+    """Costs of learned and of the best heuristic in each window; losses of learned are red."""
     best = found.best_heuristic
     ours, theirs = found.costs(LEARNED), found.costs(best)
     parted = (
@@ -108,7 +112,7 @@ def paired(found: Evaluation) -> Figure:
         axes = figure.subplots()
         least, most = float(min(ours.min(), theirs.min())), float(max(ours.max(), theirs.max()))
         ends = (least / 1.15, most * 1.15)
-        axes.plot(ends, ends, color=DARK, linewidth=1, linestyle=(0, (4, 1.5)), zorder=1)
+        axes.plot(ends, ends, color=DARK, linewidth=1, linestyle=DASHED, zorder=1)
         for which, colour, text in parted:
             axes.scatter(
                 theirs[which], ours[which], s=24, color=colour, alpha=0.7, linewidths=0, zorder=3,
@@ -121,12 +125,12 @@ def paired(found: Evaluation) -> Figure:
         axes.set_xlabel(f"Cost under {best} (log scale)")
         axes.set_ylabel("Cost under learned (log scale)")
         axes.set_title(f"{_which(found)}\nA dot per window; above the line learned loses", loc="left")
-        figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+        legend_below(figure, 3)
         return figure
 
 
 def waits(found: Evaluation) -> Figure:
-    """How long jobs wait under each policy: median, mean, 99th percentile and the longest."""
+    """Waits under each policy: median, mean, 99th percentile and the longest."""
     rows = {name: found.row(name) for name in found.stats}
     names, apart = _ordered({name: row["wait_mean"] for name, row in rows.items()})
     with styled():
@@ -135,7 +139,7 @@ def waits(found: Evaluation) -> Figure:
         places = _rows(axes, names, apart)
         for name, y in places.items():
             values = [_or_none(rows[name][key]) for key, *_ in _STATISTICS]
-            axes.plot([min(values), max(values)], [y, y], color="#d5d9de", linewidth=2.5, zorder=1)
+            axes.plot([min(values), max(values)], [y, y], color=LIGHT, linewidth=2.5, zorder=1)
             for (_, _, marker, colour), value in zip(_STATISTICS, values, strict=True):
                 axes.plot(value, y, linestyle="none", color=colour, zorder=3, clip_on=False, **_marker(marker))
         times = np.array([_or_none(row[key]) for row in rows.values() for key, *_ in _STATISTICS])
@@ -147,23 +151,22 @@ def waits(found: Evaluation) -> Figure:
             Line2D([], [], linestyle="none", label=text, color=colour, **_marker(marker))
             for _, text, marker, colour in _STATISTICS
         ]  # fmt: skip
-        figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        legend_below(figure, 4, handles=handles)
         return figure
 
 
 def _or_none(wait: float) -> float:
-    """A wait of less than a second is none: sums of times leave traces far behind the point."""
+    """A wait of less than a second counts as none: it is a rounding error of sums."""
     return wait if wait >= 1.0 else 0.0
 
 
 def _marker(marker: str) -> dict[str, Any]:
-    """How a statistic is drawn: a bar that is thick enough to be seen, or a shape."""
     bar = marker == "|"
     return {"marker": marker, "markersize": 8 if bar else 5, "markeredgewidth": 2 if bar else 0}
 
 
 def preferences(found: Explanation) -> Figure:
-    """The score as each quantity of a job changes, of the policy and of its base alone; and what features count."""
+    """The score as each quantity of a job changes, of the policy and of its base; and the weight of features."""
     with styled():
         figure = new_figure(12.5, 6.0)
         panels = figure.subplots(2, 4).flatten()
@@ -172,17 +175,17 @@ def preferences(found: Explanation) -> Figure:
         room = max(high - low, 0.1) * 0.08
         for axes, preference in zip(panels, found.preferences, strict=False):
             _curve(axes, preference, found.base)
-            axes.set_ylim(high + room, low - room)  # upside down: who is ahead is above
+            axes.set_ylim(high + room, low - room)  # upside down: the job that is ahead is above
         for axes in (panels[0], panels[4]):
             axes.set_ylabel("Score, the typical job's is 0\n(upside down: higher goes ahead)")
         _importance_bars(panels[7], found)
         handles = [
             Line2D([], [], color=BLUE, linewidth=1.8, label="learned"),
-            Line2D([], [], color=GREY, linewidth=1.4, linestyle=(0, (4, 1.5)), label=f"{found.base} alone"),
+            Line2D([], [], color=GREY, linewidth=1.4, linestyle=DASHED, label=f"{found.base} alone"),
             Line2D([], [], color=BLUE, linewidth=1, alpha=0.45, linestyle=":", label="beyond what it saw in training"),
             Line2D([], [], color=BLUE, marker="o", linestyle="none", markersize=5, label="the typical job"),
         ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        legend_below(figure, 4, handles=handles)
         return figure
 
 
@@ -191,7 +194,7 @@ def _curve(axes: Axes, preference: Preference, base: str) -> None:
     values = preference.values / (GIB if quantity.kind == "size" else 1.0)
     axes.plot(values, preference.base, color=GREY, linewidth=1.0, linestyle=":", alpha=0.6)
     axes.plot(values, preference.scores, color=BLUE, linewidth=1.0, linestyle=":", alpha=0.45)
-    axes.plot(values[inside], preference.base[inside], color=GREY, linewidth=1.4, linestyle=(0, (4, 1.5)))
+    axes.plot(values[inside], preference.base[inside], color=GREY, linewidth=1.4, linestyle=DASHED)
     axes.plot(values[inside], preference.scores[inside], color=BLUE, linewidth=1.8)
     axes.plot(preference.typical / (GIB if quantity.kind == "size" else 1.0), 0.0, "o", color=BLUE, markersize=5)
     axes.set_title(capital(quantity.title), loc="left", fontsize=9)
@@ -204,7 +207,7 @@ def _curve(axes: Axes, preference: Preference, base: str) -> None:
         ticks = [2**k for k in range(0, 20, 2) if 2**k <= most * 1.01]
         label_x(axes, [(float(t), f"{t:,}") for t in ticks])
     elif quantity.kind == "share":
-        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        percent_axis(axes.xaxis)
     else:
         axes.set_xlabel("GiB", fontsize=8)
     if preference.ahead == UNSEEN:
@@ -214,10 +217,8 @@ def _curve(axes: Axes, preference: Preference, base: str) -> None:
 def _importance_bars(axes: Axes, found: Explanation) -> None:
     shown = [i for i in found.importances if i.importance > 0][:SHOWN_FEATURES]
     axes.barh(range(len(shown)), [i.importance for i in shown], color=PALE, height=0.72)
-    axes.set_yticks(range(len(shown)), [i.feature for i in shown], fontsize=8)
-    axes.set_ylim(max(len(shown), 1) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x")
+    label_rows(axes, [i.feature for i in shown])
+    axes.tick_params(axis="y", labelsize=8)
     axes.set_title(f"What features add to {found.base}", loc="left", fontsize=9)
     axes.set_xlabel("Spread of the score", fontsize=8)
 
@@ -229,10 +230,10 @@ def _ordered(values: dict[str, float]) -> tuple[list[str], list[str]]:
 
 
 def _rows(axes: Axes, names: Sequence[str], apart: Sequence[str]) -> dict[str, float]:
-    """A row for each policy, with room before those that stop jobs; returns where each is."""
+    """A row for each policy, with room before those that stop jobs; returns their positions."""
     places = {name: float(k) for k, name in enumerate(names)}
     places |= {name: len(names) + 0.8 + k for k, name in enumerate(apart)}
-    axes.set_yticks(list(places.values()), [clean(shorten(name, 40)) for name in places])
+    axes.set_yticks(list(places.values()), [clipped(name, 40) for name in places])
     last = max(places.values())
     axes.set_ylim(last + 0.6, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -255,7 +256,7 @@ def _stem(axes: Axes, name: str, y: float, ratio: float, limits: tuple[float, fl
     colour, hollow = BLUE if name == LEARNED else GREY, name in PREEMPTIVE
     at = float(np.clip(ratio, limits[0] * 1.01, limits[1] / 1.01))
     marker = "o" if at == ratio else "<" if ratio < at else ">"
-    axes.plot([1.0, at], [y, y], color=colour if name == LEARNED else "#d5d9de", linewidth=2.5, zorder=2,
+    axes.plot([1.0, at], [y, y], color=colour if name == LEARNED else LIGHT, linewidth=2.5, zorder=2,
               linestyle=":" if hollow else "-")  # fmt: skip
     axes.plot(at, y, marker=marker, color=colour, markersize=7 if name == LEARNED else 5.5, zorder=4,
               markerfacecolor="white" if hollow else colour)  # fmt: skip
@@ -264,7 +265,7 @@ def _stem(axes: Axes, name: str, y: float, ratio: float, limits: tuple[float, fl
 
 
 def _which(found: Evaluation) -> str:
-    return clean(shorten(f"{found.problem.name}, estimates {found.problem.estimate}", 60))
+    return clipped(f"{found.problem.name}, estimates {found.problem.estimate}", 60)
 
 
 _STEPS: tuple[tuple[float, ...], ...] = (
@@ -274,7 +275,7 @@ _STEPS: tuple[tuple[float, ...], ...] = (
 
 
 def _ratio_ticks(axis: Any, values: Sequence[float], width: float = 0.0, axes: Axes | None = None) -> None:
-    """Ticks that read as numbers on a logarithmic axis: the finest that are not too many, or that have room."""
+    """Ticks that read as numbers on a logarithmic axis: the finest that fit."""
     low, high = min(values) / 1.02, max(values) * 1.02
     ticks: list[Tick] = []
     for steps in _STEPS:
@@ -284,9 +285,7 @@ def _ratio_ticks(axis: Any, values: Sequence[float], width: float = 0.0, axes: A
         covers = bool(ticks) and ticks[0][0] <= low * 2.5 and ticks[-1][0] >= high / 2.5
         if len(ticks) > 1 and fits and covers:
             break
-    axis.set_major_locator(FixedLocator([at for at, _ in ticks]))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda at, _: f"{at:,.10g}"))
+    label_axis(axis, ticks)
 
 
 def _time_axis(axes: Axes, values: Floats, width: float) -> None:
@@ -294,18 +293,5 @@ def _time_axis(axes: Axes, values: Floats, width: float) -> None:
     positive = values[values > 0]
     high = float(positive.max(initial=1.0))
     low = max(float(positive.min(initial=high)), high * 1e-6)
-    if len(positive) < len(values):
-        low = min(max(low, 10.0), high)
-        axes.set_xscale("symlog", linthresh=low, linscale=0.3)
-        axes.set_xlim(0.0, high * 1.3)
-    else:
-        axes.set_xscale("log")
-        axes.set_xlim(low / 1.2, high * 1.3)
-    kept: list[Tick] = []
-    ticks = [(0.0, "0"), *TIME_TICKS] if len(positive) < len(values) else list(TIME_TICKS)
-    for tick in sorted(ticks, key=lambda tick: tick[0] not in _ROUND):
-        if (tick[0] == 0.0 or low <= tick[0] <= high * 1.2) and room_for(axes, [*kept, tick], width):
-            kept.append(tick)
-    if not kept:
-        kept = [(high, format_duration(high))]
-    label_x(axes, kept)
+    linear = min(max(low, 10.0), high) if len(positive) < len(values) else None
+    log_time_axis(axes, low, high, width, linear=linear)

@@ -12,18 +12,19 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from gpuyard.errors import UserError
-from gpuyard.figures.html_page import Column, image, metric_table, page, text_of
-from gpuyard.figures.style import png_bytes, svg_bytes, write_atomically
+from gpuyard.figures import html_page as html
+from gpuyard.figures.files import write_atomically
+from gpuyard.figures.html_page import Column
+from gpuyard.figures.style import png_bytes, svg_bytes
 from gpuyard.learn import policy_figures
 from gpuyard.learn.arena import OBJECTIVES
 from gpuyard.learn.evaluation import LEARNED, PREEMPTIVE, Evaluation
 from gpuyard.learn.evaluation_summary import estimate_text, facts, rows, verdict_lines, windows_csv
 from gpuyard.learn.explanation import Explanation, explain
 from gpuyard.policies.trained_policy import Learned
-from gpuyard.sim.comparison_report import fact_text, reproduce
 
 KINDS = {"slowdown": "number", "jct": "duration", "wait": "duration"}
-"""How the cost of an objective is written; others are plain numbers."""
+"""The kind of an objective's cost, as in `Column`; others are plain numbers."""
 NOT_MODELLED = (
     "Jobs take whole GPUs here. A job that shares a GPU in the trace counts as one that takes all of it, and models of "
     "GPUs, CPUs and host memory are not looked at.",
@@ -53,16 +54,17 @@ def write_report(
     """Write report.html, evaluation.json, windows.csv and the figures; returns the page."""
     out.mkdir(parents=True, exist_ok=True)
     figures = _Figures(out)
-    body = "\n".join(_body(learned, name, evaluations, verdicts, command, figures))
+    title = f"Trained policy {name}"
+    parts = [*_parts(learned, evaluations, verdicts, figures), html.reproduce(command, None)]
     found = json.dumps(facts(learned, name, evaluations, verdicts, command), indent=1, allow_nan=False)
     write_atomically(out / "evaluation.json", f"{found}\n".encode())
     write_atomically(out / "windows.csv", windows_csv(evaluations).encode())
-    write_atomically(out / "report.html", page(f"Trained policy {name}", body, _STYLE).encode(errors="replace"))
+    write_atomically(out / "report.html", html.page(title, parts, _STYLE).encode(errors="replace"))
     return out / "report.html"
 
 
 class _Figures:
-    """Figures as files, under names that are taken once."""
+    """Figures as files, each under a name of its own."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -77,20 +79,18 @@ class _Figures:
             unique = f"{plain}-{count}"
         self._taken.add(unique)
         write_atomically(self._out / f"{unique}.png", png_bytes(figure))
-        return image(svg_bytes(figure), caption, narrow=narrow)
+        return html.image(svg_bytes(figure), caption, narrow=narrow)
 
 
-def _body(
-    learned: Learned, name: str, evaluations: Sequence[Evaluation], verdicts: Sequence[dict[str, Any]], command: str,
-    figures: _Figures,
-) -> Iterator[str]:  # fmt: skip
+def _parts(
+    learned: Learned, evaluations: Sequence[Evaluation], verdicts: Sequence[dict[str, Any]], figures: _Figures
+) -> Iterator[str]:
     by_trace: dict[str, list[tuple[Evaluation, dict[str, Any]]]] = {}
     for pair in zip(evaluations, verdicts, strict=True):
         by_trace.setdefault(pair[0].problem.trace.source, []).append(pair)
-    yield f"<h1>Trained policy {escape(name)}</h1>"
-    yield f'<p class="lead">{escape(lead(verdicts))}</p>'
+    yield html.lead(escape(lead(verdicts)))
     for pairs in by_trace.values():
-        yield f"<h2>{escape(pairs[0][0].problem.name)}</h2>"
+        yield html.heading(pairs[0][0].problem.name)
         for found, verdict in pairs:
             yield _verdict(learned, found, verdict, len(pairs) > 1)
         if len(pairs) > 1:
@@ -102,10 +102,11 @@ def _body(
             yield "</details>"
     yield from _training(learned, figures)
     yield from _prefers(learned, figures)
-    yield "<h2>What this does not tell</h2>"
-    yield f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in NOT_MODELLED)}</ul>"
-    yield _legend({found.objective for found in evaluations})
-    yield reproduce(command, None)
+    yield html.heading("What this does not tell")
+    yield html.bullets(NOT_MODELLED)
+    yield html.heading("What the columns mean")
+    objectives = sorted({found.objective for found in evaluations})
+    yield html.legend(column for objective in objectives for column in columns(objective))
 
 
 def lead(verdicts: Sequence[dict[str, Any]]) -> str:
@@ -135,8 +136,8 @@ def _ratio(verdict: dict[str, Any]) -> str:
 def _verdict(learned: Learned, found: Evaluation, verdict: dict[str, Any], several: bool) -> str:
     first, *others = verdict_lines(learned, found, verdict)
     kind = "passed-note" if verdict["passed"] else "failed-note"
-    told = f"Estimates {found.problem.estimate} ({estimate_text(found.problem.estimate)})" if several else ""
-    head = f"<p>{escape(told)}</p>" if told else ""
+    text = f"Estimates {found.problem.estimate} ({estimate_text(found.problem.estimate)})"
+    head = f"<p>{escape(text)}</p>" if several else ""
     return (
         f'<div class="{kind}">{head}<p><strong>{escape(first)}</strong></p>'
         + "".join(f"<p>{escape(line)}</p>" for line in others)
@@ -145,34 +146,23 @@ def _verdict(learned: Learned, found: Evaluation, verdict: dict[str, Any], sever
 
 
 def _side_by_side(pairs: Sequence[tuple[Evaluation, dict[str, Any]]]) -> str:
-    """The same trace by what policies were told of run times."""
+    """The same trace with different estimates of run times."""
     heads = (
         "Estimates", "Gate", "Ratio", "95% from", "to", "Ratio of means", "Ratio of p99 waits", "Best heuristic",
         "Its cost", "Cost of learned",
     )  # fmt: skip
-    told = []
+    lines = []
     for found, v in pairs:
         kind = KINDS.get(found.objective, "number")
-        costs = [text_of(float(found.row(n)["geometric_mean"]), kind) for n in (v["best_heuristic"], LEARNED)]
+        costs = [html.text_of(float(found.row(n)["geometric_mean"]), kind) for n in (v["best_heuristic"], LEARNED)]
         numbers = [f"{v[key]:.3f}" for key in ("ratio", "ratio_low", "ratio_high", "mean_ratio", "p99_ratio")]
         gate = "passes" if v["passed"] else "does not pass"
-        told.append((found.problem.estimate, gate, *numbers, v["best_heuristic"], *costs))
+        lines.append((found.problem.estimate, gate, *numbers, v["best_heuristic"], *costs))
     note = "What policies are told of run times. The best heuristic, and so what a ratio is relative to, may differ."
-    return f'<p class="soft">{escape(note)}</p>{_text_table(heads, told)}'
-
-
-def _text_table(heads: Sequence[str], told: Sequence[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
-    body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
-        for first, *cells in told
-    )
-    table = f'<table class="users"><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>'
-    return f'<div class="scroll fit">{table}</div>'
+    return f"{html.soft(note)}{html.text_table(heads, lines)}"
 
 
 def columns(objective: str) -> tuple[Column, ...]:
-    """What is told of each policy."""
     kind = KINDS.get(objective, "number")
     what = OBJECTIVES[objective]
     return (
@@ -189,21 +179,21 @@ def columns(objective: str) -> tuple[Column, ...]:
 
 
 def _details(found: Evaluation, figures: _Figures) -> Iterator[str]:
-    """What was tried, all policies in a table, and the figures."""
-    problem, told = found.problem, rows(found)
-    yield _facts(
+    """The setting, all policies in a table, and the figures."""
+    problem, policies = found.problem, rows(found)
+    yield html.facts(
         {
             "estimates": estimate_text(problem.estimate), "cluster": _cluster(found),
             "discipline": problem.discipline, "placement": problem.placement, "jobs": len(problem.trace),
             "of them held out": len(problem.held_out), "windows": len(found.windows), "load": f"{problem.load:.2f}",
         }
     )  # fmt: skip
-    shown = [c for c in columns(found.objective) if any(row.get(c.key) is not None for row in told)]
-    yield "<h3>Policies that stop nobody</h3>"
-    yield metric_table(shown, [row for row in told if row["policy"] not in PREEMPTIVE], "ratio")
-    if apart := [row for row in told if row["policy"] in PREEMPTIVE]:
-        yield "<h3>Policies that stop running jobs, at no cost: another game</h3>"
-        yield metric_table(shown, apart, "ratio")
+    shown = [c for c in columns(found.objective) if any(row.get(c.key) is not None for row in policies)]
+    yield html.heading("Policies that stop nobody", 3)
+    yield html.metric_table(shown, [row for row in policies if row["policy"] not in PREEMPTIVE], "ratio")
+    if apart := [row for row in policies if row["policy"] in PREEMPTIVE]:
+        yield html.heading("Policies that stop running jobs, at no cost: another game", 3)
+        yield html.metric_table(shown, apart, "ratio")
     name = f"{problem.name}-{problem.estimate}"
     best = found.best_heuristic
     yield figures.add(
@@ -226,18 +216,9 @@ def _cluster(found: Evaluation) -> str:
     return f"{sum(nodes):,} GPUs on {len(nodes):,} node{'' if len(nodes) == 1 else 's'}"
 
 
-def _facts(values: dict[str, Any]) -> str:
-    items = "".join(
-        f"<div><dt>{escape(str(key).replace('_', ' '))}</dt><dd>{escape(fact_text(value))}</dd></div>"
-        for key, value in values.items()
-    )
-    return f'<dl class="facts">{items}</dl>'
-
-
 def _training(learned: Learned, figures: _Figures) -> Iterator[str]:
-    """How it came about."""
     network, training = learned.network, learned.training
-    yield "<h2>How it was trained</h2>"
+    yield html.heading("How it was trained")
     added = f"a network of {network.hidden} hidden units" if network.hidden else "a linear function"
     text = (
         f"It is {network.base} and {added} ({len(network.parameters)} numbers) that is added to it, for the discipline "
@@ -252,12 +233,12 @@ def _training(learned: Learned, figures: _Figures) -> Iterator[str]:
     yield f"<p>{escape(text)}</p>"
     if best := training.get("best_heuristic"):
         yield f"<p>{escape(f'On the windows that it was trained on, {best} was the best heuristic.')}</p>"
-    yield _facts(training.get("recipe") or {})
+    yield html.facts(training.get("recipe") or {})
     traces = training.get("traces") or []
     keys = ("name", "jobs", "trained_on", "gpus", "estimate")
     if traces:
         heads = ("Trace", "Jobs", "Trained on the first", "GPUs", "Estimates")
-        yield _text_table(heads, [[fact_text(t.get(key)) for key in keys] for t in traces])
+        yield html.text_table(heads, [[html.fact_text(t.get(key)) for key in keys] for t in traces])
     if training.get("curve"):
         caption = (
             "The kept one is the best check by cost and long waits together, so not always that of the least ratio."
@@ -270,16 +251,10 @@ def _prefers(learned: Learned, figures: _Figures) -> Iterator[str]:
         found: Explanation = explain(learned)
     except UserError:  # its file does not say what a typical job is
         return
-    yield "<h2>What it prefers</h2>"
-    yield f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in found.summary)}</ul>"
+    yield html.heading("What it prefers")
+    yield html.bullets(found.summary)
     caption = (
         "The score as one quantity changes while all others stay as in a typical job of its training. Quantities that "
         "go together in a queue are moved one at a time, so the curves do not say what happens if both change."
     )
     yield figures.add(policy_figures.preferences(found), "preferences", caption)
-
-
-def _legend(objectives: set[str]) -> str:
-    told = {c.title: c.meaning for objective in sorted(objectives) for c in columns(objective)}
-    items = "".join(f"<dt>{escape(title)}</dt><dd>{escape(meaning)}</dd>" for title, meaning in told.items())
-    return f'<h2>What the columns mean</h2>\n<dl class="legend">{items}</dl>'

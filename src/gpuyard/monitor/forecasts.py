@@ -16,8 +16,6 @@ _APART = 1.5  # periods from one value to the next that are a gap
 
 
 class Errors(NamedTuple):
-    """How far forecasts were from the truth."""
-
     mae: float
     mse: float
     rmse: float
@@ -31,7 +29,7 @@ class Errors(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """How often a rule would have let somebody in, and how often there was too little then."""
+    """How often a rule would have admitted a job, and how often there was too little memory then."""
 
     rule: str
     admitted: int
@@ -39,13 +37,13 @@ class Verdicts:
 
     @property
     def share(self) -> float | None:
-        """Of those who were let in; None where nobody was."""
+        """Of the admitted; None if there is none."""
         return self.wrong / self.admitted if self.admitted else None
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Forecasts of one series, and what came."""
+    """Forecasts of one series, and the truth."""
 
     at: Floats
     """Seconds since the epoch of what was foreseen."""
@@ -58,7 +56,6 @@ class Evaluation:
     verdicts: list[Verdicts] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers alone."""
         return {
             "forecasts": len(self.at),
             "period": self.period,
@@ -123,7 +120,7 @@ def evaluate(
 def _promised(
     free: Floats, capacity: float, request: float | None, thresholds: Thresholds
 ) -> Iterator[tuple[str, float]]:
-    """Which rules let somebody in, and how much they promise."""
+    """Which rules admit a job, and how much they promise it."""
     seen = statistics_of(Window(capacity, capacity - free, free), thresholds)
     if request is not None:
         decision = decide(request, -math.inf, seen, thresholds=thresholds)
@@ -148,7 +145,7 @@ def runs(series: Series) -> Iterator[tuple[Floats, Floats]]:
 
 
 def capacity_of(free: Series, used: Sequence[Series]) -> float:
-    """What a GPU has in all: free and used together, where both are known; else the most that was ever free."""
+    """The memory of a GPU: free and used together, where both are known; else the most that was ever free."""
     for other in used:
         if other.subject == free.subject and len(other.mean) == len(free.mean):
             both = free.mean + other.mean

@@ -13,10 +13,11 @@ import numpy as np
 
 import gpuyard
 from gpuyard.api.types import Job
-from gpuyard.figures.html_page import page
-from gpuyard.figures.interactive_page import charts, main_element, numbers_table, style, warnings_of
-from gpuyard.figures.panels import label_of
+from gpuyard.figures.html_page import facts, heading, lead, page, paragraphs, soft, text_table
+from gpuyard.figures.interactive_page import charts, numbers_table, style, warnings_of
+from gpuyard.figures.panels import DRAWN_AS_ROWS, label_of
 from gpuyard.monitor.plots import known
+from gpuyard.monitor.summaries import seconds
 from gpuyard.recordings.series import METRICS, Recording
 from gpuyard.units import format_duration, format_plain, format_size
 
@@ -35,7 +36,6 @@ table.story th:first-child{white-space:nowrap;min-width:0}
 @media print{.facts .wide{grid-column:1/-1}
 .log{max-height:none;overflow:visible}}
 """
-_WIDE = ' class="wide"'
 _COMPARED = {
     "Waited": "waited", "Ran": "ran", "On GPU": "on GPU", "Peak of memory": "peak of GPU memory",
     "Utilization": "mean utilization", "Energy": "energy", "GPU-hours": "GPU-hours", "Exit code": "exit code",
@@ -45,7 +45,7 @@ _COMPARED = {
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What is told of a job."""
+    """Everything that a report shows of a job."""
 
     job: Job
     name: str
@@ -62,7 +62,7 @@ class JobRecord:
 
 
 def numbers(story: JobRecord) -> dict[str, Any]:
-    """What can be counted of a job, as JSON has it: seconds, bytes, percent, watt-hours."""
+    """The numbers of a job for JSON: seconds, bytes, percent, watt-hours."""
     job = story.job
     measured: Mapping[str, Any] = {**(job["measured"] or {})}
     submitted, started, ended = (_seconds(job, f"{name}_at") for name in ("submitted", "started", "ended"))
@@ -82,7 +82,7 @@ def numbers(story: JobRecord) -> dict[str, Any]:
 def _series(recording: Recording) -> Iterator[dict[str, Any]]:
     for one in recording.series:
         there = np.isfinite(one.mean)
-        if one.metric in ("throttle", "xid") or not there.any():
+        if one.metric in DRAWN_AS_ROWS or not there.any():
             continue
         yield {
             "metric": one.metric, "unit": METRICS[one.metric].unit, "gpu": one.subject.gpu,
@@ -95,33 +95,22 @@ def _series(recording: Recording) -> Iterator[dict[str, Any]]:
 
 
 def report_page(stories: Sequence[JobRecord], *, title: str = "", made: str = "", command: str = "") -> str:
-    """The whole page."""
-    heading = title or (_heading(stories[0]) if len(stories) == 1 else f"{len(stories)} jobs")
-    body = [f"<h1>{escape(heading)}</h1>"]
-    if len(stories) == 1:
-        body += _parts(stories[0])
-    else:
-        body.append(_compared(stories))
+    several = len(stories) > 1
+    body = [_compared(stories)] if several else _parts(stories[0])
     body.append(_charts(stories))
-    for story in stories if len(stories) > 1 else ():
-        body += [f"<h2>{escape(_heading(story))}</h2>", *_parts(story)]
-    for story in stories:
-        body += [_log(story, len(stories) > 1)]
+    for story in stories if several else ():
+        body += [heading(_heading(story)), *_parts(story)]
+    body += [_log(story, several) for story in stories]
     body.append(_made(made, command))
-    return page(heading, main_element(body), style() + _STYLE)
+    return page(title or (f"{len(stories)} jobs" if several else _heading(stories[0])), body, style() + _STYLE)
 
 
 def _compared(stories: Sequence[JobRecord]) -> str:
-    """Several jobs side by side, as a table."""
-    heads = "".join(f'<th scope="col">{text}</th>' for text in ("Job", "State", *_COMPARED))
     rows = []
     for story in stories:
-        told = dict(_course(story))
-        cells = [story.job["state"], *(told[key] or "–" for key in _COMPARED.values())]
-        row = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-        rows.append(f'<tr><th scope="row">{escape(story.name)}</th>{row}</tr>')
-    body = "\n".join(rows)
-    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+        course = dict(_course(story))
+        rows.append((story.name, story.job["state"], *(course[key] or "–" for key in _COMPARED.values())))
+    return text_table(("Job", "State", *_COMPARED), rows, "", fit=False)
 
 
 def _heading(story: JobRecord) -> str:
@@ -130,10 +119,9 @@ def _heading(story: JobRecord) -> str:
 
 
 def _parts(story: JobRecord) -> list[str]:
-    waiting = "".join(f"<p>{escape(line)}</p>" for line in story.waiting)
     return [
         _lead(story),
-        f'<div class="warned">{waiting}</div>' if waiting else "",
+        paragraphs(story.waiting, "warned"),
         _facts("What it was", _what(story)),
         _facts("How it went", _course(story)),
         _events(story),
@@ -141,9 +129,8 @@ def _parts(story: JobRecord) -> list[str]:
 
 
 def _lead(story: JobRecord) -> str:
-    """How it stands, in a sentence."""
     job, counted = story.job, numbers(story)
-    told = f'<span class="state {escape(job["state"])}">{escape(job["state"])}</span>'
+    state = f'<span class="state {escape(job["state"])}">{escape(job["state"])}</span>'
     parts = []
     if counted["wait"] is not None:
         parts.append(f"waited {format_duration(counted['wait'])}")
@@ -157,7 +144,7 @@ def _lead(story: JobRecord) -> str:
     reason = escape(job["message"] or job["reason"] or "")
     simulated = ' <span class="soft">The GPUs are simulated.</span>' if story.recording.simulated else ""
     sentence = f" It {escape(text)}." if text else ""
-    return f'<p class="lead">{told}{sentence}{f" {reason}." if reason else ""}{simulated}</p>'
+    return lead(f"{state}{sentence}{f' {reason}.' if reason else ''}{simulated}")
 
 
 def _what(story: JobRecord) -> Iterator[tuple[str, str]]:
@@ -196,58 +183,45 @@ def _course(story: JobRecord) -> Iterator[tuple[str, str]]:
     yield "GPU-hours", _hours(counted["gpu_hours"])
 
 
-def _facts(title: str, facts: Iterator[tuple[str, str]]) -> str:
-    items = "".join(
-        f"<div{_WIDE if len(value) > 60 else ''}><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>"
-        for key, value in facts
-        if value
-    )
-    return f'<h2>{escape(title)}</h2>\n<dl class="facts">{items}</dl>' if items else ""
+def _facts(title: str, values: Iterator[tuple[str, str]]) -> str:
+    known = {key: value for key, value in values if value}
+    return f"{heading(title)}\n{facts(known, wide=60)}" if known else ""
 
 
 def _events(story: JobRecord) -> str:
-    rows = "".join(
-        f'<tr><th scope="row">{escape(when)}</th><td>{escape(what)}</td></tr>' for when, what in story.events
-    )
-    if not rows:
-        return ""
-    return (
-        "<details><summary>What happened to it</summary>"
-        f'<div class="scroll fit"><table class="story"><tbody>{rows}</tbody></table></div></details>'
-    )
+    table = text_table((), story.events, "story")
+    return f"<details><summary>What happened to it</summary>{table}</details>" if story.events else ""
 
 
 def _charts(stories: Sequence[JobRecord]) -> str:
-    """The charts of all jobs on one axis; a sentence where nothing was recorded."""
     recordings = [(story.name, story.recording) for story in stories]
-    title = "<h2>What the GPUs did</h2>"
+    title = heading("What the GPUs did")
     metrics = [*known(recordings, DRAWN), *_rare(recordings)]
     if not metrics:
-        return f'{title}{warnings_of(recordings)}<p class="soft">Nothing was recorded of it.</p>'
+        return f"{title}{warnings_of(recordings)}{soft('Nothing was recorded of it.')}"
     return "\n".join((title, warnings_of(recordings), charts(recordings, metrics), numbers_table(recordings, metrics)))
 
 
 def _rare(recordings: Sequence[tuple[str, Recording]]) -> list[str]:
-    """Throttling, but for idleness, and errors: drawn only where there were some."""
+    """Throttling other than idleness, and errors: drawn only if there were some."""
     found = {
         one.metric
         for _, recording in recordings
         for one in recording.series
-        if one.metric in ("throttle", "xid") and np.any(np.nan_to_num(one.mean if one.high is None else one.high) > 1)
+        if one.metric in DRAWN_AS_ROWS and np.any(np.nan_to_num(one.mean if one.high is None else one.high) > 1)
     }
-    return [metric for metric in ("throttle", "xid") if metric in found]
+    return [metric for metric in DRAWN_AS_ROWS if metric in found]
 
 
 def _log(story: JobRecord, several: bool) -> str:
     if not story.log:
         return ""
-    cut = '<p class="soft">Only its end is shown.</p>' if story.log_cut else ""
+    cut = soft("Only its end is shown.") if story.log_cut else ""
     title = f"What job {story.job['id']} wrote" if several else "What it wrote"
-    return f'<h2>{escape(title)}</h2>{cut}\n<pre class="log" tabindex="0">{escape(story.log)}</pre>'
+    return f'{heading(title)}{cut}\n<pre class="log" tabindex="0">{escape(story.log)}</pre>'
 
 
 def _made(made: str, command: str) -> str:
-    """When and by what the page was made."""
     on = f" on {escape(made)}" if made else ""
     by = f" by <code>{escape(command)}</code>" if command else ""
     return f'<p class="soft">Made{on}{by} with gpuyard {gpuyard.__version__}.</p>'
@@ -255,7 +229,7 @@ def _made(made: str, command: str) -> str:
 
 def _seconds(job: Job, key: str) -> float | None:
     text = job[key]  # type: ignore[literal-required]
-    return None if text is None else datetime.fromisoformat(text).timestamp()
+    return None if text is None else seconds(text)
 
 
 def _clock(text: str | None) -> str:
@@ -263,5 +237,4 @@ def _clock(text: str | None) -> str:
 
 
 def _hours(value: float | None) -> str:
-    """GPU-hours, if there are any."""
     return format_plain(value) if value else ""

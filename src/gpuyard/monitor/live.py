@@ -20,16 +20,14 @@ from gpuyard.monitor.tracks import Track, broken
 from gpuyard.recordings.series import OF_GPUS, OF_JOBS, Mark, Recording, Series, Subject, names_of
 from gpuyard.spec.times import format_when
 
-_MOST_SPANS = 86_400  # a day at one look each second
+_MOST_SPANS = 86_400  # a day at one sample each second
 _MOST_VALUES = 1_000_000  # of all series together
 _MOST_MARKS, _MOST_ABSENCES = 1000, 100
-_PAUSE = 5.0  # periods, and seconds, that a look may be late; after more, what was between is not known
+_PAUSE = 5.0  # periods, and seconds, that a sample may be late; a longer pause is a gap
 
 
 @dataclass(slots=True)
 class _Absence:
-    """A time in which a GPU did not answer."""
-
     index: int
     since: float
     problem: str
@@ -37,10 +35,10 @@ class _Absence:
 
 
 class Live:
-    """Looks at GPUs when it is told to, and keeps what it saw."""
+    """Samples GPUs on demand, and keeps the samples in bounded memory."""
 
     def __init__(self, gpus: Gpus, metrics: Sequence[str] = OF_GPUS, period: float = 1.0) -> None:
-        """`period` is how many seconds are to be between two looks."""
+        """`period` is the time between two samples, in seconds."""
         if strange := [name for name in metrics if name not in OF_GPUS]:
             raise UserError(f"'{strange[0]}' is no metric of GPUs{suggest(strange[0], OF_GPUS)}")
         self._gpus, self._period = gpus, period
@@ -59,7 +57,7 @@ class Live:
         self._warnings: list[str] = []
 
     def look(self, at: float) -> list[Reading]:
-        """Look at all GPUs at an instant, in seconds since the epoch; what they said."""
+        """Sample all GPUs at an instant, in seconds since the epoch; returns the readings."""
         at = self._forward(at)
         readings = self._gpus.read()
         for reading in readings:
@@ -70,7 +68,7 @@ class Live:
         return readings
 
     def recording(self) -> Recording:
-        """What was seen up to now; it does not change when there are more looks."""
+        """All samples up to now; later ones do not change it."""
         if math.isnan(self._first):
             return Recording(0.0, 0.0, warnings=["nobody has looked at the GPUs yet"], simulated=self._gpus.simulated)
         series, period = [], self._period * self._track.width
@@ -90,7 +88,7 @@ class Live:
         return [number * width + offset for number in range(len(self._gpus.devices))]
 
     def _forward(self, at: float) -> float:
-        """The instant of a look, later than the one before, whatever the clock does."""
+        """The instant of a sample, later than the one before, even if the clock was set back."""
         at += self._shift
         if math.isnan(self._first):
             self._first = at
@@ -103,7 +101,7 @@ class Live:
         return at
 
     def _note(self, reading: Reading, at: float) -> None:
-        """Keep what is worth a line: errors, and that a GPU does not answer."""
+        """Keep errors, and the times in which a GPU does not answer."""
         if reading.xid and len(self._marks) < _MOST_MARKS:
             subject = _subject(self._gpus.devices[reading.index])
             self._marks.append(Mark(at, f"XID {reading.xid}", subject=subject))
@@ -127,7 +125,7 @@ def _subject(device: Device) -> Subject:
 
 
 def _values(metrics: Sequence[str], reading: Reading, device: Device) -> list[float]:
-    """What a reading says, in the order of some metrics; NaN where it says nothing."""
+    """The values of a reading in the order of the metrics; NaN where it has none."""
     if reading.lost:
         return [math.nan] * len(metrics)
     found = []
@@ -141,14 +139,12 @@ def _values(metrics: Sequence[str], reading: Reading, device: Device) -> list[fl
 
 
 _OFTEN, _SELDOM, _SHARE = 0.1, 0.5, 0.02
-"""Seconds between looks: as often as costs at most that share of a core. A row is written once a period, but what is
-between two rows counts as well: a peak is not to be missed, nor is energy."""
-_WATCH_SPANS, _WATCH_VALUES = 86_400, 1_000_000
-_WATCH_PAUSE = 5.0  # seconds that a look may be late, as in `Live`
+"""Seconds between samples: as often as costs at most that share of a core. A row is written once a period, but peaks
+and energy between two rows count as well."""
 
 
 class GpuWatch:
-    """Some GPUs, and the processes of somebody on them."""
+    """Some GPUs, and the processes of a tree on them."""
 
     def __init__(
         self,
@@ -160,40 +156,36 @@ class GpuWatch:
         tree: ProcessTree | None = None,
         who: str = "",
     ) -> None:
-        """`period` is seconds between rows; `only` are the GPUs that are told of, all if there are none; `who` is what
-        the tree's processes are called."""
+        """`period` is seconds between rows; `only` are the chosen GPUs, none: all; `who` names the tree's processes."""
         self.every = period / math.ceil(period / _pause(gpus, tree))
-        """Seconds between looks."""
+        """Seconds between samples."""
         self._gpus, self._csv, self._period, self._tree, self._who = gpus, csv, period, tree, who
         self._chosen = [device.index for device in gpus.devices if not only or device.index in only]
         self._live = Live(gpus, OF_GPUS, self.every)
         columns = len(OF_JOBS) * len(gpus.devices)
-        self._track = Track(columns, min(_WATCH_SPANS, _WATCH_VALUES // max(1, columns)))
+        self._track = Track(columns, min(_MOST_SPANS, _MOST_VALUES // max(1, columns)))
         self._seen: set[int] = set()
         self._next_row = -math.inf
-        self._began = time.time() - time.monotonic()  # so that time only goes forward, whoever sets the clock
+        self._began = time.time() - time.monotonic()  # so that time only goes forward, even if the clock is set
         self._warnings: list[str] = []
         self.readings: Sequence[Reading] = ()
-        """What the last look told of the chosen GPUs."""
+        """The last ones of the chosen GPUs."""
         self.own: dict[int, int] = {}
-        """Bytes that the tree had on each GPU at the last look."""
+        """Bytes of the tree on each GPU, at the last sample."""
 
     @property
     def devices(self) -> list[Device]:
-        """The GPUs that are told of."""
         return [self._gpus.devices[index] for index in self._chosen]
 
     @property
     def simulated(self) -> bool:
-        """Whether they exist in a program only."""
         return self._gpus.simulated
 
     def now(self) -> float:
-        """Seconds since the epoch."""
         return self._began + time.monotonic()
 
     def look(self, row: bool = False) -> None:
-        """Look at the GPUs; with `row` it is also a row of the CSV if it is not yet time for one."""
+        """Sample the GPUs; with `row` it is also a row of the CSV, even if none is due."""
         at = self.now()
         readings = self._live.look(at)
         self.readings = [readings[index] for index in self._chosen]
@@ -206,7 +198,6 @@ class GpuWatch:
             self._next_row = (due if at - due < self._period else at) + self._period
 
     def recording(self) -> Recording:
-        """What was seen up to now."""
         found = self._live.recording()
         own = [series for index in sorted(self._seen) for series in self._series(index)]
         found.series = [one for one in found.series if one.subject.gpu in self._chosen] + own
@@ -215,7 +206,7 @@ class GpuWatch:
         return found
 
     def _of_tree(self, reading: Reading, tree: ProcessTree) -> tuple[float, float]:
-        """What the tree's processes have of a GPU, and how busy they keep it."""
+        """Memory and utilization of the tree's processes on a GPU."""
         if reading.lost:
             return math.nan, math.nan
         mine = [process for process in reading.processes if tree.has(process.pid)]
@@ -229,7 +220,7 @@ class GpuWatch:
         device, found = self._gpus.devices[index], []
         period = self.every * self._track.width
         for offset, metric in enumerate(OF_JOBS):
-            column = broken(self._track.column(len(OF_JOBS) * index + offset), period, period + _WATCH_PAUSE)
+            column = broken(self._track.column(len(OF_JOBS) * index + offset), period, period + _PAUSE)
             subject = Subject(index, device.uuid, device.name, job=self._who)
             found.append(Series(subject, metric, *column, period=period))
         return found
@@ -239,13 +230,12 @@ class GpuWatch:
             return
         try:
             self._csv.add(_row(at, self._gpus.devices[one.index], one) for one in self.readings)
-        except OSError as error:  # what is watched goes on, and so does what is kept in memory
+        except OSError as error:  # the command goes on, and so do samples in memory
             self._warnings.append(f"gpu_usage.csv ends early: {error.strerror or error}")
             self._csv = None
 
 
 def _pause(gpus: Gpus, tree: ProcessTree | None) -> float:
-    """Seconds that are to be between two looks."""
     gpus.read()  # the first one takes longer than those that follow
     begun = time.thread_time()
     gpus.read()

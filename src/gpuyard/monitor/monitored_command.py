@@ -18,15 +18,12 @@ _DEEPEST = 1000
 
 
 class ProcessTree(Protocol):
-    """A process and all that come from it."""
+    """A process and its descendants."""
 
     def look(self) -> None:
-        """See who there is now."""
-        ...
+        """Update the list of members."""
 
-    def has(self, pid: int) -> bool:
-        """Whether a process belongs to it."""
-        ...
+    def has(self, pid: int) -> bool: ...
 
 
 class ChildTree:
@@ -39,10 +36,10 @@ class ChildTree:
         self._top = os.getpid()
 
     def look(self) -> None:
-        """There is nothing to remember."""
+        """Nothing to remember."""
 
     def has(self, pid: int) -> bool:
-        """Whether a process comes from this one, and is another."""
+        """Whether a process is a descendant of this one."""
         for _ in range(_DEEPEST):
             found = look(pid)
             if found is None or found.parent == 0:
@@ -65,7 +62,7 @@ class ForeignTree:
         self._known: dict[int, int] = {}  # when each started: a number may be somebody else's later
 
     def look(self) -> None:
-        """See who there is now; this walks through all processes of the machine."""
+        """Update the members; this walks through all processes of the machine."""
         processes = everyone()
         children: dict[int, list[int]] = {}
         for process in processes.values():
@@ -83,7 +80,7 @@ class ForeignTree:
         self._known = {pid: processes[pid].started for pid in members}
 
     def has(self, pid: int) -> bool:
-        """Whether a process belonged to it at the last look."""
+        """Whether a process was a member at the last look."""
         return pid in self._known
 
 
@@ -107,7 +104,7 @@ class Command:
         self.pid = 0
 
     def start(self, words: Sequence[str]) -> None:
-        """Start it, with our input, output and environment; whatever it leaves behind stays below us."""
+        """Start it, with our input, output and environment; orphans of it become our children."""
         adopt_orphans()
         try:
             self.pid = os.posix_spawnp(
@@ -144,13 +141,13 @@ class Command:
         return code
 
     def release(self) -> None:
-        """Let signals come through again; those that came too late for the command are not meant for us."""
+        """Unblock signals; those that came too late for the command are dropped."""
         while self.pid and signal.sigtimedwait(_PASSED_ON, 0) is not None:
             continue
         signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
 
     def _reap(self) -> int | None:
-        """Let go of those that have ended, also of orphans; the command's exit code if it is among them."""
+        """Reap ended children, also orphans; the command's exit code if it is among them."""
         code = None
         while True:
             try:
@@ -164,7 +161,7 @@ class Command:
 
 
 def shell_code(code: int) -> int:
-    """An exit code as a shell has it: 130 for what SIGINT ended."""
+    """An exit code as in a shell: 130 after SIGINT."""
     return 128 - code if code < 0 else code
 
 
@@ -197,7 +194,7 @@ def watch(
 
 @contextmanager
 def interruptions() -> Iterator[socket.socket]:
-    """Something that can be read from once somebody wants us to end."""
+    """A socket that becomes readable when a signal asks us to end."""
     here, there = socket.socketpair()
     there.setblocking(False)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuyard.errors import UserError
+from gpuyard.figures.files import write_atomically
 from gpuyard.recordings.series import Recording, Subject
 
 HEADER = "index, timestamp, name, utilization.gpu [%], utilization.memory [%], power.draw [W]"
@@ -25,7 +26,7 @@ _UNKNOWN = "[N/A]"
 
 
 class Row(NamedTuple):
-    """One GPU at one instant, in seconds since the epoch; None and NaN are what nobody knows."""
+    """One GPU at one instant, in seconds since the epoch; None and NaN: not known."""
 
     at: float
     gpu: int
@@ -35,49 +36,39 @@ class Row(NamedTuple):
     power: float | None = None
 
     def line(self) -> str:
-        """The row as nvidia-smi writes it."""
         name = " ".join(self.name.replace(",", " ").split())
         busy, copying = (_told(value, "0f", "%") for value in (self.utilization, self.memcopy))
         return f"{self.gpu}, {_clock(self.at)}, {name}, {busy}, {copying}, {_told(self.power, '2f', 'W')}"
 
 
 class UsageCsv:
-    """A file that has every row as soon as it is added, whatever becomes of who writes it."""
+    """A file that has every row as soon as it is added, even if the writer is killed."""
 
     def __init__(self, path: Path) -> None:
-        """Begin a new file; one that is there is not overwritten."""
+        """Begin a new file; an existing one is not overwritten."""
         self._file: TextIOWrapper = open(path, "x", buffering=1, encoding="utf-8")  # noqa: SIM115
         self._file.write(f"{HEADER}\n")
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Write some rows."""
         for row in rows:
             self._file.write(f"{row.line()}\n")
 
     def close(self) -> None:
-        """No more rows come."""
         self._file.close()
 
 
 def write_usage_csv(path: str | os.PathLike[str], recording: Recording, *, held: float = 0.0) -> Path:
-    """Write what a recording tells of whole GPUs, in the order of time; a reader never sees half a file.
+    """Write the values of whole GPUs, in the order of time.
 
     A value holds for `held` seconds where only other GPUs have a row: of an idle one, the daemon records less.
     """
-    target = Path(path)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(f"{HEADER}\n")
-            file.writelines(f"{row.line()}\n" for row in rows_of(recording, held))
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-    return target
+    lines = (f"{row.line()}\n" for row in rows_of(recording, held))
+    write_atomically(Path(path), "".join([f"{HEADER}\n", *lines]).encode())
+    return Path(path)
 
 
 def rows_of(recording: Recording, held: float = 0.0) -> list[Row]:
-    """The rows of all GPUs, in the order of time, and then of the GPUs; a value holds for so many seconds."""
+    """The rows of all GPUs, by time and then by GPU; a value holds for `held` seconds."""
     found: dict[tuple[float, str, int], dict[str, float]] = {}
     subjects: dict[tuple[str, int], Subject] = {}
     for one in recording.series:
@@ -121,7 +112,6 @@ def usual_folder(now: float | None = None) -> Path:
 
 
 def refuse_used(out: Path, names: Sequence[str] = (USAGE, RECORDING, SUMMARY)) -> None:
-    """Refuse a folder in which an earlier run left one of these files."""
     for name in names:
         if (out / name).exists():
             raise UserError(
@@ -130,7 +120,7 @@ def refuse_used(out: Path, names: Sequence[str] = (USAGE, RECORDING, SUMMARY)) -
 
 
 def prepare(out: Path, names: Sequence[str] = (USAGE, RECORDING, SUMMARY)) -> Path:
-    """The folder, there and without these files; what an earlier run left is not touched."""
+    """Make the folder, if it has none of these files yet."""
     refuse_used(out, names)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -150,7 +140,6 @@ def write_recorded(out: Path, recording: Recording, *, held: float = 0.0) -> lis
 
 
 def write_drawn(out: Path, recording: Recording, name: str, metrics: Sequence[str]) -> list[Path]:
-    """Plots of those metrics that the recording tells something of."""
     from gpuyard.monitor.plots import write_plots
 
     known = [metric for metric in metrics if has_values(recording, metric)]
@@ -160,12 +149,10 @@ def write_drawn(out: Path, recording: Recording, name: str, metrics: Sequence[st
 
 
 def has_values(recording: Recording, metric: str) -> bool:
-    """Whether anything is known of a metric."""
     return any(bool((one.mean == one.mean).any()) for one in recording.of(metric))  # NaN is not equal to itself
 
 
 def write_summary(out: Path, summary: dict[str, Any]) -> Path:
-    """`summary.json`."""
     path = out / SUMMARY
     path.write_text(json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
     return path

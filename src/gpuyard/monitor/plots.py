@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,21 +13,37 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpuyard.errors import UserError
-from gpuyard.figures.decimation import decimate, smooth
-from gpuyard.figures.panels import Axis, Line, Named, Panel, Scale, axis_of, highest, lowest, panels, scale_of
+from gpuyard.figures.axes import label_time, time_unit
+from gpuyard.figures.files import csv_text, write_atomically
+from gpuyard.figures.panels import (
+    DRAWN_AS_ROWS,
+    Axis,
+    Line,
+    Named,
+    Panel,
+    Scale,
+    axis_of,
+    decimate,
+    highest,
+    lowest,
+    panels,
+    scale_of,
+    smooth,
+)
 from gpuyard.figures.strips import draw_errors, draw_notes, draw_throttling, lanes_of
 from gpuyard.figures.style import (
+    COLOURS,
     clean,
+    clipped,
+    figure_title,
+    legend_beside,
     new_figure,
     png_bytes,
     save,
     shorten,
     styled,
     svg_bytes,
-    time_unit,
-    write_atomically,
 )
-from gpuyard.figures.time_axis import label_time
 from gpuyard.monitor.forecasts import Evaluation
 from gpuyard.recordings.series import METRICS, USUAL, Floats, Metric
 from gpuyard.units import format_plain
@@ -45,7 +60,7 @@ _TALL, _FLAT = 3.4, 1.5
 _MANY = 4
 _LANE = 0.17
 _COLUMN = 16
-"""So many panels above each other; more stand side by side."""
+"""Panels above each other; more stand side by side."""
 
 
 def write_plots(
@@ -57,10 +72,10 @@ def write_plots(
     formats: Sequence[str] = FORMATS,
     title: str = "",
 ) -> list[Path]:
-    """Write a figure of each metric that is known, and one page with all of them; returns what was written.
+    """Write a figure of each metric that is known, and one page with all of them; returns the files.
 
-    Several recordings are compared on one axis, the time since each began. A metric that nobody knows is left out; if
-    none is known, that is a `UserError`, and nothing is written.
+    Several recordings are compared on one axis, the time since each began. A metric without values is left out; if
+    none has any, that is a `UserError`, and nothing is written.
     """
     _check(layout, formats)
     drawn = known(recordings, metrics)
@@ -94,7 +109,7 @@ def _check(layout: str, formats: Sequence[str]) -> None:
 
 
 def known(recordings: Named, metrics: Sequence[str]) -> list[str]:
-    """The metrics of which there is at least one value, in the order given."""
+    """The metrics with at least one value, in the order given."""
     return [
         metric
         for metric in dict.fromkeys(metrics)
@@ -103,7 +118,7 @@ def known(recordings: Named, metrics: Sequence[str]) -> list[str]:
 
 
 def nothing(recordings: Named, metrics: Sequence[str]) -> str:
-    """What to say where there is nothing to draw."""
+    """The message where there is nothing to draw."""
     there = [name for name in METRICS if known(recordings, [name])]
     asked = ", ".join(metrics) or "no metric"
     if there:
@@ -112,17 +127,15 @@ def nothing(recordings: Named, metrics: Sequence[str]) -> str:
 
 
 def draw(recordings: Named, metric: str, *, layout: str = "overlay", title: str = "") -> Figure:
-    """The figure of one metric."""
     found = panels(recordings, metric, layout)
     axis = axis_of(recordings)
     with styled():
-        if metric in ("throttle", "xid"):
+        if metric in DRAWN_AS_ROWS:
             return _strips(recordings, found, axis, metric, title)
         return _curves(recordings, found, axis, title)
 
 
 def heading(recordings: Named, metric: Metric, title: str) -> str:
-    """What a figure is called."""
     told = [metric.title, title or (recordings[0][0] if len(recordings) == 1 else "")]
     made_up = " (simulated GPUs)" if any(recording.simulated for _, recording in recordings) else ""
     return clean(shorten(": ".join(part for part in told if part), 110)) + made_up
@@ -141,7 +154,7 @@ def _curves(recordings: Named, found: list[Panel], axis: Axis, title: str) -> Fi
             draw_line(axes, line, scale, points)
         value_axis(axes, metric, scale, found)
         if panel.title:
-            (strip or axes).set_title(clean(shorten(panel.title, 60)), loc="left", fontsize=9)
+            (strip or axes).set_title(clipped(panel.title, 60), loc="left", fontsize=9)
         axes.grid()
         label_time(axes, axis, width=620.0 / columns)
     _outer(grid, columns)
@@ -149,7 +162,7 @@ def _curves(recordings: Named, found: list[Panel], axis: Axis, title: str) -> Fi
     if columns == 1 and not found[0].title:
         top.set_title(heading(recordings, metric, title), loc="left")
     else:
-        figure.suptitle(heading(recordings, metric, title), x=0.01, ha="left", fontsize=10.5)
+        figure_title(figure, heading(recordings, metric, title))
     if columns > 1 or len(found) > _MANY:
         figure.supylabel(_value_label(metric, scale), fontsize=9)
     if len(found) == 1 or any(len(panel.lines) > 1 for panel in found):  # else the panels' titles tell all
@@ -158,7 +171,7 @@ def _curves(recordings: Named, found: list[Panel], axis: Axis, title: str) -> Fi
 
 
 def _grid(found: list[Panel], columns: int, axis: Axis) -> tuple[Figure, list[tuple[Axes | None, Axes]]]:
-    """An axes for each panel, and one above it for its notes where there are any."""
+    """Axes for each panel, and one above it for its notes if it has any."""
     lanes = [lanes_of(panel.notes, axis) if columns == 1 else 0 for panel in found]
     if len(found) > _MANY:  # a strip for every small panel would be most of the figure
         lanes = [0] * len(found)
@@ -197,7 +210,7 @@ def _outer(grid: Sequence[tuple[Axes | None, Axes]], columns: int) -> None:
 
 
 def draw_line(axes: Axes, line: Line, scale: Scale, points: int) -> None:
-    """Draw one line, with the band of what it was at least and at most; `points` are enough of it."""
+    """One line, with a band from the least to the most, reduced to `points`."""
     if line.faint:
         at, mean = smooth(line.at, line.mean, _FAINT)
         axes.plot(at, mean / scale.divisor, color=line.colour, linewidth=0.5, alpha=0.4, zorder=2)
@@ -223,7 +236,6 @@ def _single(values: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def value_axis(axes: Axes, metric: Metric, scale: Scale, found: Sequence[Panel]) -> None:
-    """Name the vertical axis, and let it hold all values of some panels."""
     axes.set_ylabel(_value_label(metric, scale))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
@@ -241,7 +253,6 @@ def _value_label(metric: Metric, scale: Scale) -> str:
 
 
 def legend(figure: Figure, recordings: Named, found: Sequence[Panel]) -> None:
-    """Names of lines beside the figure."""
     groups: dict[str, Line] = {}
     for panel in found:
         for line in panel.lines:
@@ -249,18 +260,15 @@ def legend(figure: Figure, recordings: Named, found: Sequence[Panel]) -> None:
     strong = sorted(groups.items(), key=lambda pair: pair[1].faint)
     handles = [
         Line2D(
-            [], [], label=clean(shorten(name, 44)), color=line.colour,
+            [], [], label=clipped(name, 44), color=line.colour,
             linewidth=0.6 if line.faint else 1.6, alpha=0.6 if line.faint else 1.0,
         )
         for name, line in strong
     ]  # fmt: skip
-    # of a GPU without a name nobody knows whether it is of the same model
+    # a GPU without a name may be of another model
     models = {one.subject.name for _, recording in recordings for one in recording.series}
     model = models.pop() if len(models) == 1 else ""
-    figure.legend(
-        handles=handles, loc="outside right upper", frameon=False, fontsize=8, handlelength=1.8, alignment="left",
-        title=clean(shorten(model, 34)) or None, title_fontsize=8,
-    )  # fmt: skip
+    legend_beside(figure, handles=handles, handlelength=1.8, title=clipped(model, 34) or None)
 
 
 def _strips(recordings: Named, found: list[Panel], axis: Axis, metric: str, title: str) -> Figure:
@@ -277,13 +285,10 @@ def _strips(recordings: Named, found: list[Panel], axis: Axis, metric: str, titl
     return figure
 
 
-_COLOURS = ("#1f6fb4", "#d1493f", "#2f9e44", "#ee8a12", "#8a56ac", "#12a5b8", "#7a5238", "#444444")
 _LONGEST = 24
 
 
 class Measure(NamedTuple):
-    """A number of a summary."""
-
     key: str
     title: str
     unit: str
@@ -297,37 +302,31 @@ MEASURES = (
     Measure("utilization", "Mean GPU utilization", "%"),
     Measure("energy_wh", "Energy", "Wh"),
 )
-"""What policies are compared by; of all but utilization, less is better."""
+"""Of all but utilization, less is better."""
 
 
 def write_comparison(out: Path, summaries: Mapping[str, Mapping[str, Any]]) -> list[Path]:
     """`comparison.png`, `comparison.svg` and `comparison.csv`; a summary for each policy, by its name."""
     table = out / "comparison.csv"
-    with table.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("policy", "jobs", "succeeded", *(measure.key for measure in MEASURES), "throughput"))
-        for policy, one in summaries.items():
-            keys = ("jobs", "succeeded", *(measure.key for measure in MEASURES), "throughput")
-            writer.writerow((policy, *("" if one[key] is None else one[key] for key in keys)))
+    keys = ("jobs", "succeeded", *(measure.key for measure in MEASURES), "throughput")
+    rows = ((policy, *(one[key] for key in keys)) for policy, one in summaries.items())
+    write_atomically(table, csv_text(("policy", *keys), rows).encode())
     return [*save(comparison_figure(summaries), out, "comparison"), table]
 
 
 def comparison_figure(summaries: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """A panel for each measure, a bar for each policy."""
     known = [measure for measure in MEASURES if any(one[measure.key] is not None for one in summaries.values())]
     with styled():
         figure = new_figure(max(4.0, 2.4 * len(known) + 0.6), 1.2 + 0.36 * len(summaries))
         panels = figure.subplots(1, max(1, len(known)), sharey=True, squeeze=False)[0]
         for axes, measure in zip(panels, known, strict=False):
             _measure_panel(axes, measure, [one[measure.key] for one in summaries.values()])
-        panels[0].set_yticks(range(len(summaries)), [clean(shorten(name, _LONGEST)) for name in summaries])
+        panels[0].set_yticks(range(len(summaries)), [clipped(name, _LONGEST) for name in summaries])
         panels[0].set_ylim(len(summaries) - 0.5, -0.5)
         simulated = any(one.get("simulated") for one in summaries.values())
         first = next(iter(summaries.values()))
-        figure.suptitle(
-            f"The same {first['jobs']} jobs under {len(summaries)} policies{' (simulated GPUs)' * simulated}",
-            x=0.01, ha="left", fontsize=10.5,
-        )  # fmt: skip
+        made_up = " (simulated GPUs)" * simulated
+        figure_title(figure, f"The same {first['jobs']} jobs under {len(summaries)} policies{made_up}")
         return figure
 
 
@@ -338,7 +337,7 @@ def _measure_panel(axes: Axes, measure: Measure, values: Sequence[float | None])
         if value is None:
             axes.text(0.0, place, " not known", va="center", fontsize=8, color="#777777")
             continue
-        axes.barh(place, value / divisor, height=0.6, color=_COLOURS[place % len(_COLOURS)])
+        axes.barh(place, value / divisor, height=0.6, color=COLOURS[place % len(COLOURS)])
         axes.text(value / divisor, place, f" {format_plain(value / divisor, 3)}", va="center", fontsize=8)
     axes.set_xlim(0.0, highest / divisor * 1.25 or 1.0)
     axes.set_title(f"{measure.title} ({unit})", loc="left", fontsize=9)
@@ -351,7 +350,7 @@ _FORECAST_POINTS = 4000
 
 
 def write_forecast_plots(name: str, title: str, metric: str, found: Evaluation, out: Path) -> list[Path]:
-    """Write both figures of one series; returns what was written."""
+    """Write both figures of one series; returns the files."""
     out.mkdir(parents=True, exist_ok=True)
     known = METRICS.get(metric, Metric(metric, "", metric))
     scale = scale_of(known, float(np.max(found.real, initial=0.0))) if known.unit else Scale(1.0, "")

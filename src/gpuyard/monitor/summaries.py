@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
@@ -14,6 +13,7 @@ import numpy as np
 
 from gpuyard.api.types import Job
 from gpuyard.client.client import Client
+from gpuyard.figures.files import csv_text, write_atomically
 from gpuyard.recordings.series import Floats, Recording, Series, Subject, energy
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class GpuSummary(TypedDict):
-    """One GPU; sizes in bytes, power in watts, null where nobody knows."""
+    """One GPU; sizes in bytes, power in watts, null where not known."""
 
     index: int
     host: str
@@ -43,7 +43,7 @@ class GpuSummary(TypedDict):
 
 
 def gpu_summaries(recording: Recording) -> list[GpuSummary]:
-    """Every GPU of a recording, in the order of their indices; parts of a GPU that share one are apart."""
+    """Every GPU of a recording, by index; parts of a GPU that share one are apart."""
     own = [one.subject for one in recording.series if one.subject.job]
     subjects = {
         (one.subject.host, one.subject.gpu, one.subject.uuid): one.subject
@@ -56,7 +56,7 @@ def gpu_summaries(recording: Recording) -> list[GpuSummary]:
 
 
 def used_energy(gpus: list[GpuSummary]) -> float | None:
-    """Watt-hours of the GPUs that were used; None if that is not known of one of them, or there is none."""
+    """Watt-hours of the used GPUs; None if one of them has no value, or there is none."""
     known = [gpu["energy_wh"] for gpu in gpus if gpu["used"]]
     told = [one for one in known if one is not None]
     return sum(told) if told and len(told) == len(known) else None
@@ -77,7 +77,6 @@ def mean(series: Series) -> float | None:
 
 
 def most(series: Series) -> float | None:
-    """The highest value that was seen."""
     return _largest(series.mean if series.high is None else series.high)
 
 
@@ -119,7 +118,7 @@ def _gpu(recording: Recording, subject: Subject, used: bool) -> GpuSummary:
 
 
 def _same(one: Subject, other: Subject) -> bool:
-    """Whether both are of one GPU; not everybody who tells of a job knows the GPU's UUID."""
+    """Whether both are of one GPU; a job's series may lack the GPU's UUID."""
     alike = one.uuid == other.uuid or not (one.uuid and other.uuid)
     return alike and (one.host, one.gpu) == (other.host, other.gpu)
 
@@ -156,8 +155,6 @@ class Stay(NamedTuple):
 
 
 class JobRun(NamedTuple):
-    """A job, and where it was."""
-
     job: Job
     label: str
     """Its name; with its id, if others have the same."""
@@ -177,12 +174,12 @@ class JobRun(NamedTuple):
 
     @property
     def wait(self) -> float | None:
-        """Seconds of these that it was on no GPU."""
+        """Seconds of the turnaround without a GPU."""
         return None if self.turnaround is None else max(0.0, self.turnaround - self.run)
 
 
 def job_runs(client: Client, ids: Iterable[str], now: float) -> list[JobRun]:
-    """How these jobs went up to now, in the order of their submission."""
+    """The course of these jobs up to now, in the order of their submission."""
     jobs = [client.job(id) for id in ids]
     jobs.sort(key=lambda job: (job["submitted_at"], _number(job["id"])))
     names = Counter(job["name"] or job["id"] for job in jobs)
@@ -191,14 +188,13 @@ def job_runs(client: Client, ids: Iterable[str], now: float) -> list[JobRun]:
 
 def _job_run(client: Client, job: Job, names: Mapping[str, int], now: float) -> JobRun:
     name = job["name"] or job["id"]
-    stays = _last(job, now) if job["attempt"] <= 1 else stays_of(_events(client, job["id"]), now)
+    stays = _last(job, now) if job["attempt"] <= 1 else stays_of(events_of(client, job["id"]), now)
     ended = None if job["ended_at"] is None else seconds(job["ended_at"])
     label = name if names[name] == 1 else f"{name} {job['id']}"
     return JobRun(job, label, seconds(job["submitted_at"]), tuple(stays), ended)
 
 
 def _last(job: Job, now: float) -> list[Stay]:
-    """Where the only attempt of a job was."""
     if job["started_at"] is None:
         return []
     end = now if job["ended_at"] is None else seconds(job["ended_at"])
@@ -206,7 +202,7 @@ def _last(job: Job, now: float) -> list[Stay]:
 
 
 def stays_of(events: Iterable[Mapping[str, Any]], now: float) -> list[Stay]:
-    """Where the attempts of a job were, from what happened to it; one that goes on, until now."""
+    """The stays of a job's attempts, from its events; one that goes on ends now."""
     gpus: dict[int, tuple[int, ...]] = {}
     begun: dict[int, float] = {}
     found: list[Stay] = []
@@ -221,18 +217,16 @@ def stays_of(events: Iterable[Mapping[str, Any]], now: float) -> list[Stay]:
     return found + [Stay(gpus.get(attempt, ()), start, now) for attempt, start in begun.items()]
 
 
-def _events(client: Client, id: str) -> Iterable[Mapping[str, Any]]:
+def events_of(client: Client, job: str | None = None) -> Iterator[dict[str, Any]]:
+    """All events of a job, or of all jobs."""
     after = 0
-    while True:
-        page = client.events(after, job=id, limit=_PAGE)
-        yield from page["events"]
-        if len(page["events"]) < _PAGE:
-            return
-        after = page["last"]
+    while page := client.events(after, job=job, limit=_PAGE)["events"]:
+        yield from page
+        after = page[-1]["seq"]
 
 
 def seconds(instant: str) -> float:
-    """An instant in ISO-8601 as seconds since the epoch."""
+    """Seconds since the epoch of an instant in ISO-8601."""
     return datetime.fromisoformat(instant).timestamp()
 
 
@@ -241,14 +235,14 @@ def _number(id: str) -> tuple[int, str]:
 
 
 def numbers(jobs: Sequence[JobRun]) -> dict[str, Any]:
-    """What came of all of them: durations in seconds; null where there is nothing to measure."""
+    """Totals of all jobs: durations in seconds; null where there is nothing to measure."""
     done = [one for one in jobs if one.ended is not None and one.stays]
     makespan = max(one.ended or 0.0 for one in done) - min(one.submitted for one in jobs) if done else None
     return {
         "jobs": len(jobs),
         "completed": len(done),
         "succeeded": sum(one.job["state"] == "succeeded" for one in jobs),
-        "makespan": _rounded_value(makespan),
+        "makespan": _rounded(makespan),
         "wait_mean": _mean_of([one.wait for one in done]),
         "turnaround_mean": _mean_of([one.turnaround for one in done]),
         "run_mean": _mean_of([one.run for one in done]),
@@ -258,46 +252,33 @@ def numbers(jobs: Sequence[JobRun]) -> dict[str, Any]:
 
 def _mean_of(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return _rounded_value(sum(known) / len(known)) if known else None
-
-
-def _rounded_value(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+    return _rounded(sum(known) / len(known)) if known else None
 
 
 def write_jobs(path: Path, jobs: Sequence[JobRun]) -> Path:
-    """`jobs.csv`: a row for each job."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(JOBS)
-        for one in jobs:
-            job, measured = one.job, one.job["measured"]
-            energy = job.get("energy_wh")
-            writer.writerow((
-                job["id"], job["name"] or "", job["state"], job["submitted_at"], job["started_at"] or "",
-                job["ended_at"] or "", _cell(_rounded_value(one.wait)), f"{one.run:.3f}", " ".join(map(str,
-                job["gpus"])),
-                job["attempt"], _cell(job["exit_code"]), _cell(measured["peak"] if measured else None), _cell(energy),
-            ))  # fmt: skip
+    write_atomically(path, csv_text(JOBS, map(_job_row, jobs)).encode())
     return path
 
 
-def _cell(value: Any) -> Any:
-    return "" if value is None else value
+def _job_row(one: JobRun) -> tuple[Any, ...]:
+    job, measured = one.job, one.job["measured"]
+    return (
+        job["id"], job["name"], job["state"], job["submitted_at"], job["started_at"], job["ended_at"],
+        _rounded(one.wait), f"{one.run:.3f}", " ".join(map(str, job["gpus"])), job["attempt"], job["exit_code"],
+        measured["peak"] if measured else None, job.get("energy_wh"),
+    )  # fmt: skip
 
 
 def write_allocations(path: Path, jobs: Sequence[JobRun], begin: float) -> Path:
-    """`task_allocation_log.csv`: when which task was given which GPU, in seconds since the first submission."""
+    """`task_allocation_log.csv`: which task got which GPU when, in seconds since the first submission."""
     found = sorted((stay.start, one.label, gpu) for one in jobs for stay in one.stays for gpu in stay.gpus)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("time", "task", "gpu"))
-        writer.writerows((f"{at - begin:.3f}", label, gpu) for at, label, gpu in found)
+    rows = ((f"{at - begin:.3f}", label, gpu) for at, label, gpu in found)
+    write_atomically(path, csv_text(("time", "task", "gpu"), rows).encode())
     return path
 
 
 def schedule(jobs: Sequence[JobRun], memories: Sequence[float], policy: str, begin: float) -> Result:
-    """The same as a schedule of the simulator, from which a Gantt chart can be drawn; time counts from `begin`."""
+    """The jobs as a schedule of the simulator, for a Gantt chart; time counts from `begin`."""
     from gpuyard.core.model import Cluster
     from gpuyard.sim.result import Placements, Result, Segments
     from gpuyard.sim.trace import Trace

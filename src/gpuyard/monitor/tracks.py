@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuyard.recordings.series import Floats, Recording, Series
 from gpuyard.spec.times import format_when
@@ -17,8 +18,6 @@ _FIRST = 256
 
 
 class Column(NamedTuple):
-    """One number over time."""
-
     at: Floats
     mean: Floats
     low: Floats | None
@@ -43,7 +42,7 @@ class Track:
     """
 
     def __init__(self, columns: int, most: int, bits: Sequence[int] = (), events: Sequence[int] = ()) -> None:
-        """`bits` are columns of flags, of which a span has all that were seen; of `events` it has the largest."""
+        """`bits` are columns of flags, joined by OR in a span; of `events` a span has the largest."""
         self._columns, self._most = columns, max(4, most - most % 2)
         self._bits, self._events = list(bits), list(events)
         self.width = 1
@@ -60,7 +59,7 @@ class Track:
         return self._rows
 
     def add(self, at: float, values: Floats) -> None:
-        """One look; NaN is what nobody knows. Times only go forward."""
+        """One sample; NaN: not known. Times only go forward."""
         if self._open == 0 or self._open == self.width:
             self._begin(at)
         row, known = self._rows - 1, ~np.isnan(values)
@@ -75,7 +74,7 @@ class Track:
         self._open += 1
 
     def column(self, number: int) -> Column:
-        """What is kept of one number; `low` and `high` where spans hold several looks."""
+        """One column; `low` and `high` where spans hold several samples."""
         rows = self._rows
         known = self._known[:rows, number]
         told = known > 0
@@ -109,7 +108,7 @@ class Track:
         self._high = np.concatenate([self._high, np.full(shape, -np.inf)])
 
     def _halve(self) -> None:
-        """Make one span of every two; the last is full, so that the number of rows is even and all are alike."""
+        """Make one span of every two; the last is full, so the number of rows is even and all are alike."""
         half = self._rows // 2
         bits = {
             column: self._sum[0 : self._rows : 2, column].astype(np.int64)
@@ -135,19 +134,18 @@ _MOST_TOLD = 8  # gaps that are told one by one
 
 
 def single(at: Floats, values: Floats) -> Column:
-    """A column of single looks."""
     return Column(at, values, None, None)
 
 
 def in_order(columns: Sequence[Column]) -> Column:
-    """Pieces of one series, one after the other; what is in two of them counts once."""
+    """Pieces of one series in order; an instant in two of them counts once."""
     at = np.concatenate([column.at for column in columns])
     _, places = np.unique(at, return_index=True)
     return single(at[places], np.concatenate([column.mean for column in columns])[places])
 
 
 def joined(base: Column, other: Column, apart: float) -> Column:
-    """A series with what another one knows further than `apart` seconds from everything in it: never both at once."""
+    """A series, with values of another that are further than `apart` seconds from all of its own."""
     if not len(base.at) or not len(other.at):
         return base if len(base.at) else other
     after = np.searchsorted(base.at, other.at)
@@ -160,7 +158,7 @@ def joined(base: Column, other: Column, apart: float) -> Column:
 
 
 def beside(columns: Sequence[Column]) -> Column:
-    """Series on one grid of spans as one: the mean of those that know, the least and the most of all."""
+    """Series on one grid of spans as one: the mean of the known values, the least and the most of all."""
     if len(columns) == 1:
         return columns[0]
     with warnings.catch_warnings():
@@ -174,7 +172,7 @@ def beside(columns: Sequence[Column]) -> Column:
 
 
 def highest(columns: Sequence[Column]) -> Column:
-    """Series of single looks as one: the most that any of them knows at each instant."""
+    """Series of samples as one: the highest value at each instant."""
     at, places = np.unique(np.concatenate([column.at for column in columns]), return_inverse=True)
     values = np.full(len(at), -np.inf)
     told = np.concatenate([column.mean for column in columns])
@@ -195,7 +193,7 @@ def increments(counts: Column, code: float, start: float, period: float) -> Colu
 
 
 def filled(base: Column, other: Column) -> Column:
-    """A series on a grid of spans, with what another one knows where it knows nothing."""
+    """A series on a grid of spans, with another's values in its gaps."""
     gap = np.isnan(base.mean)
     low, high = (
         None if mine is None or theirs is None else np.where(gap, theirs, mine)
@@ -205,7 +203,7 @@ def filled(base: Column, other: Column) -> Column:
 
 
 def in_spans(column: Column, step: float) -> Column:
-    """Single looks as spans: what each knew on average, at least and at most."""
+    """Samples as spans: mean, least and most of each."""
     rows = np.floor(column.at / step).astype(np.int64)
     first, count = int(rows[0]), int(rows[-1] - rows[0]) + 1
     known = ~np.isnan(column.mean)
@@ -219,12 +217,11 @@ def in_spans(column: Column, step: float) -> Column:
 
 
 def usual_period(at: Floats, default: float) -> float:
-    """Seconds between two values, as a rule."""
     return round(float(np.median(np.diff(at))), 3) if len(at) > 1 else default
 
 
 class Gap(NamedTuple):
-    """A time of which a series knows nothing: from one value to the next."""
+    """A time without values: from one value to the next."""
 
     start: float
     end: float
@@ -235,7 +232,7 @@ class Gap(NamedTuple):
 
 
 def gaps_of(series: Series, start: float, end: float) -> list[Gap]:
-    """Where a series knows nothing between two instants; less than three periods at an end do not count."""
+    """The gaps of a series between two instants; less than three periods at an end do not count."""
     known = series.at[~np.isnan(series.mean)]
     if not len(known):
         return [Gap(start, end, first=True, last=True)]
@@ -285,13 +282,12 @@ def gap_texts(
 
 
 def _are_alike(one: Gap, other: Gap, near: float) -> bool:
-    """Whether holes are at the same time, and at the same ends of what is known."""
     ends = ((one.start, other.start), (one.end, other.end))
     return one[2:] == other[2:] and all(math.isclose(*pair, abs_tol=near) for pair in ends)
 
 
 def _left(found: Sequence[Gap], besides: Sequence[Gap], least: float) -> list[Gap]:
-    """What remains of holes without other times, where that is longer than `least`."""
+    """The rest of gaps without other times, where it is longer than `least`."""
     for other in besides:
         apart = [hole for hole in found if hole.end <= other.start or hole.start >= other.end]
         cut = [hole for hole in found if hole not in apart]
@@ -327,7 +323,7 @@ HELD = 15.0
 
 
 def to_edges(recording: Recording, start: float, end: float, held: float = HELD) -> Recording:
-    """What a recording tells of a span, with GPUs known at both ends; what is of a job keeps to the time it had."""
+    """A recording cut to a span, with values of GPUs at both ends; a job's series keep to their own time."""
     series = [_cut(one, start, end, held) for one in recording.series]
     marks = [mark for mark in recording.marks if mark.at <= end and (mark.until or mark.at) >= start]
     known = [one for one in series if len(one.at)]
@@ -343,8 +339,10 @@ def _cut(one: Series, start: float, end: float, held: float) -> Series:
             places, times = [before, *places], np.append(start, times)
         if places and 0 < end - times[-1] < held:
             places, times = [*places, places[-1]], np.append(times, end)
-    return replace(one, at=times, mean=one.mean[places], low=_at(one.low, places), high=_at(one.high, places))
+    return replace(taken(one, places), at=times)
 
 
-def _at(values: Floats | None, places: list[int]) -> Floats | None:
-    return None if values is None else values[places]
+def taken(one: Series, places: NDArray[np.bool_] | list[int]) -> Series:
+    """The values of a series at some places."""
+    low, high = (None if table is None else table[places] for table in (one.low, one.high))
+    return replace(one, at=one.at[places], mean=one.mean[places], low=low, high=high)

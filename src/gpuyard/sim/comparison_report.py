@@ -1,9 +1,8 @@
-"""A comparison of policies as one HTML file that a person would put before their lab."""
+"""A comparison of policies as one HTML file."""
 
 from __future__ import annotations
 
 import itertools
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,14 +10,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
 
-import gpuyard
 from gpuyard.core.model import Cluster
-from gpuyard.figures.html_page import Column, breakable, image, metric_table, page, text_of
-from gpuyard.figures.style import png_bytes, svg_bytes, write_atomically
+from gpuyard.figures import html_page as html
+from gpuyard.figures.files import write_atomically
+from gpuyard.figures.html_page import Column
+from gpuyard.figures.style import png_bytes, svg_bytes
 from gpuyard.sim import schedule_plots
 from gpuyard.sim.compare import Comparison
 from gpuyard.sim.summary import Groups, Summary, baseline
@@ -58,8 +56,6 @@ TOP_GROUPS = 12
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A figure, ready for a file and for the page."""
-
     svg: bytes
     png: bytes
     heading: str
@@ -138,29 +134,29 @@ def write_report(
     figures: Mapping[str, Drawn] | None = None,
     when: datetime | None = None,
 ) -> Path:
-    """Write the comparison as one HTML file with its plots inside, and return its path."""
+    """Write the comparison as one HTML file with its plots inside."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
+    meanings = html.legend(_present(comparison.rows))
     parts = [
-        f"<h1>{escape(title)}</h1>",
-        _lead(comparison.rows),
+        html.lead(_answer(comparison.rows)),
         _failures(comparison.failures),
-        _facts(trace_facts, comparison),
+        html.heading("What was simulated"),
+        html.facts(_facts(trace_facts, comparison)),
         _table(comparison),
-        _notes(notes),
+        html.bullets(notes, "soft"),
         *_figures(comparison, draw(comparison) if figures is None else figures),
-        _legend(comparison.rows),
-        reproduce(command, when),
+        f"{html.heading('What the metrics mean')}\n{meanings}" if meanings else "",
+        html.reproduce(command, when),
     ]
-    write_atomically(target, page(title, "\n".join(part for part in parts if part)).encode())
+    write_atomically(target, html.page(title, parts).encode())
     return target
 
 
-def _lead(ranked: Sequence[dict[str, Any]]) -> str:
-    """The answer in one sentence, before any table."""
+def _answer(ranked: Sequence[dict[str, Any]]) -> str:
     timed = [row for row in ranked if row.get("jct_mean") is not None]
     if not timed:
-        return '<p class="lead">No job was completed under any policy.</p>'
+        return "No job was completed under any policy."
     best, worst = timed[0], timed[-1]
     text = f"<strong>{escape(str(best['policy']))}</strong> has the lowest mean job completion time"
     text += f" ({_with_interval(best, 'jct_mean')})"
@@ -170,7 +166,7 @@ def _lead(ranked: Sequence[dict[str, Any]]) -> str:
         text += f" {factor:.3g} times that"
     if len({row.get("completed") for row in ranked}) > 1:
         text += ". Policies did not complete the same number of jobs, so their means are over different jobs"
-    return f'<p class="lead">{text}.{_lead_over_second(timed)}</p>'
+    return f"{text}.{_lead_over_second(timed)}"
 
 
 def _with_interval(row: dict[str, Any], key: str) -> str:
@@ -179,7 +175,7 @@ def _with_interval(row: dict[str, Any], key: str) -> str:
 
 
 def _lead_over_second(timed: Sequence[dict[str, Any]]) -> str:
-    """Whether the best is better than the second for sure, where several runs can tell."""
+    """Whether the best is significantly better than the second, where there are several runs."""
     if len(timed) < 2 or "jct_mean_diff_ci" not in timed[1]:
         return ""
     low, _ = timed[1]["jct_mean_diff_ci"]
@@ -194,24 +190,20 @@ def _failures(failures: Mapping[str, str]) -> str:
     return f'<div class="failed-note"><p>Not simulated to the end:</p><ul>{items}</ul></div>' if items else ""
 
 
-def _facts(trace_facts: dict[str, Any], comparison: Comparison) -> str:
-    facts, summaries = dict(trace_facts), comparison.summaries
-    facts.setdefault("cluster", cluster_text(comparison.cluster))
+def _facts(trace_facts: dict[str, Any], comparison: Comparison) -> dict[str, Any]:
+    found, summaries = dict(trace_facts), comparison.summaries
+    found.setdefault("cluster", cluster_text(comparison.cluster))
     if summaries and summaries[0].metrics.get("pools"):
-        facts["pools"] = f"{len(summaries[0].metrics['pools'])}, each a cluster of its own"
+        found["pools"] = f"{len(summaries[0].metrics['pools'])}, each a cluster of its own"
     if summaries:
         for key, value in summaries[0].settings.items():
             same = all(other.settings.get(key) == value for other in summaries)
-            facts.setdefault(key, value if same else "differs between the policies")
+            found.setdefault(key, value if same else "differs between the policies")
     if len(comparison.windows) > 1:
-        facts["windows"] = f"{len(comparison.windows)}, each from an empty cluster"
+        found["windows"] = f"{len(comparison.windows)}, each from an empty cluster"
     if comparison.seeds > 1:
-        facts["seed"] = f"{comparison.seeds} seeds, for what is random"
-    items = "".join(
-        f"<div><dt>{escape(str(key).replace('_', ' '))}</dt><dd>{escape(fact_text(value))}</dd></div>"
-        for key, value in facts.items()
-    )
-    return f'<h2>What was simulated</h2>\n<dl class="facts">{items}</dl>' if items else ""
+        found["seed"] = f"{comparison.seeds} seeds, for what is random"
+    return found
 
 
 def cluster_text(cluster: Cluster) -> str:
@@ -221,31 +213,18 @@ def cluster_text(cluster: Cluster) -> str:
     return f"{shape} GPUs, {format_size(cluster.memory)} each"
 
 
-def fact_text(value: Any) -> str:
-    """A plain value as people read it."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {fact_text(item)}" for key, item in value.items()) or "none"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(fact_text(item) for item in value) or "none"
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "not set"}[value]
-    if isinstance(value, int):
-        return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    return f"{value:,.6g}" if isinstance(value, float) else str(value)
-
-
 def _table(comparison: Comparison) -> str:
     repeated = " A number after ± is half of the 95% confidence interval of a mean." if comparison.repeated else ""
     return (
-        "<h2>Policies, by mean job completion time</h2>\n"
+        f"{html.heading('Policies, by mean job completion time')}\n"
         f'<p class="soft">The best value of a column is marked.{repeated} Click on a heading to sort by it; '
         "point at a duration for the exact seconds. A narrow screen scrolls the table sideways.</p>\n"
-        + metric_table(_present(comparison.rows), comparison.rows, "jct_mean")
+        + html.metric_table(_present(comparison.rows), comparison.rows, "jct_mean")
     )
 
 
 def _present(rows: Sequence[dict[str, Any]]) -> list[Column]:
-    """The columns that say something: of these rows, not all without a value, nor without a case."""
+    """Columns with values in some of the rows; rare events only if there were any."""
     rare = ("preemptions", "rejected")
     return [
         column
@@ -254,24 +233,19 @@ def _present(rows: Sequence[dict[str, Any]]) -> list[Column]:
     ]
 
 
-def _notes(notes: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f'<ul class="soft">{items}</ul>' if items else ""
-
-
 def _figures(comparison: Comparison, figures: Mapping[str, Drawn]) -> Iterator[str]:
-    heading = ""
+    last = ""
     for name, drawn in figures.items():
-        if drawn.heading != heading:
-            heading = drawn.heading
-            yield f"<h2>{escape(heading)}</h2>"
-        yield image(drawn.svg, drawn.caption, narrow=drawn.narrow)
+        if drawn.heading != last:
+            last = drawn.heading
+            yield html.heading(last)
+        yield html.image(drawn.svg, drawn.caption, narrow=drawn.narrow)
         if name == "users":
             yield _users_table(comparison.summaries)
 
 
 def _users_table(summaries: Sequence[Summary]) -> str:
-    """The users with the most GPU time: how they fare under the best policy, and under the baseline."""
+    """The users with the most GPU time, under the best policy and under the baseline."""
     best, other = summaries[0], _baseline(summaries)
     shown = [best] if other is None else [best, other]
     groups = best.groups
@@ -288,27 +262,8 @@ def _users_table(summaries: Sequence[Summary]) -> str:
         for kind in ("duration", "number"):
             for summary, place in zip(shown, served, strict=True):
                 means = summary.groups.mean_wait if kind == "duration" else summary.groups.mean_slowdown
-                cells.append(text_of(float(means[place[name]]), kind) if name in place else "–")
-        rows.append(f'<tr><th scope="row">{escape(name)}</th>' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
+                cells.append(html.text_of(float(means[place[name]]), kind) if name in place else "–")
+        rows.append([name, *cells])
     more = f", of {len(groups):,}" if len(groups) > TOP_GROUPS else ""
-    head = "".join(f'<th scope="col">{breakable(text)}</th>' for text in heads)
-    return (
-        f'<p class="soft">Those with the most GPU time{more}; waits and slowdowns are means over their jobs.</p>\n'
-        f'<div class="scroll fit"><table class="users"><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
-
-
-def _legend(rows: Sequence[dict[str, Any]]) -> str:
-    items = "".join(f"<dt>{escape(c.title)}</dt><dd>{escape(c.meaning)}</dd>" for c in _present(rows))
-    return f'<h2>What the metrics mean</h2>\n<dl class="legend">{items}</dl>' if items else ""
-
-
-def reproduce(command: str, when: datetime | None) -> str:
-    """The end of a page: how to make it again, and with what it was made."""
-    versions = (
-        f"gpuyard {gpuyard.__version__}, Python {platform.python_version()}, numpy {np.__version__}, "
-        f"matplotlib {matplotlib.__version__}"
-    )
-    made = f"Made on {when:%Y-%m-%d %H:%M %Z} with" if when is not None else "Made with"
-    return f'<h2>Reproduce</h2>\n<pre><code>{escape(command)}</code></pre>\n<p class="soft">{made} {versions}.</p>'
+    note = f"Those with the most GPU time{more}; waits and slowdowns are means over their jobs."
+    return f"{html.soft(note)}\n{html.text_table(heads, rows)}"

@@ -1,4 +1,4 @@
-"""The Gantt chart: who held which GPU when."""
+"""The Gantt chart: which job held which GPU when."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gpuyard.figures.style import INK, clean, new_figure, shorten, styled, time_unit
+from gpuyard.figures.axes import elapsed_axis, time_unit
+from gpuyard.figures.style import INK, clipped, legend_beside, new_figure, styled
 from gpuyard.sim.result import Bars, Result, Segments, first_submit, shown_bars, stack_bars
 
 MAX_ROWS = 128
@@ -43,18 +44,13 @@ def gantt(result: Result, *, kinds: Sequence[str] | None = None) -> Figure:
         height = min(max(8.0 / rows, 0.1), 0.5) * rows
         figure = new_figure(_WIDTH, height + 1.1)
         axes = figure.subplots()
-        divisor, unit = time_unit(window[1] - window[0])
         _frame(axes, result, rows)
-        axes.set_xlim(window[0] / divisor, window[1] / divisor)
-        axes.set_xlabel(f"Time since the first submit ({unit})")
+        divisor = elapsed_axis(axes, *window)
         axes.set_title(_title(result, notes), loc="left")
         colours, legend = _colours(result, segments) if kinds is None else _kind_colours(segments, kinds)
         _draw(axes, bars, colours, divisor, detailed)
         if legend:
-            figure.legend(
-                handles=legend, loc="outside right upper", frameon=False, fontsize=8,
-                title="Colour: user" if kinds is None else "Colour: kind", title_fontsize=8, alignment="left",
-            )  # fmt: skip
+            legend_beside(figure, handles=legend, title="Colour: user" if kinds is None else "Colour: kind")
         if detailed:
             points = (_WIDTH - (2.4 if legend else 0.9)) * 72 / (window[1] - window[0])
             _write_ids(axes, bars, colours, result.trace.ids, divisor, points, height / rows * 72)
@@ -62,7 +58,7 @@ def gantt(result: Result, *, kinds: Sequence[str] | None = None) -> Figure:
 
 
 def _shown(result: Result) -> tuple[Segments, tuple[float, float], list[str]]:
-    """The segments to draw, the window of time they are in (since the first submit), and what is left out."""
+    """The segments to draw, their window of time (since the first submit), and notes on omissions."""
     found, notes = shown_bars(result, MAX_ROWS, MAX_SEGMENTS), []
     if result.cluster.gpus > found.gpus:
         notes.append(f"first {found.gpus} of {result.cluster.gpus:,} GPUs")
@@ -74,7 +70,7 @@ def _shown(result: Result) -> tuple[Segments, tuple[float, float], list[str]]:
 
 def _title(result: Result, notes: list[str]) -> str:
     gpus, unfinished = result.cluster.gpus, len(result.trace) - len(result.completed) - len(result.rejected)
-    title = f"{clean(shorten(result.policy, 60))}: {len(result.trace):,} jobs on {gpus:,} GPU{'s' * (gpus != 1)}"
+    title = f"{clipped(result.policy, 60)}: {len(result.trace):,} jobs on {gpus:,} GPU{'s' * (gpus != 1)}"
     if result.rejected:
         notes = [f"{len(result.rejected):,} rejected", *notes]
     if unfinished:
@@ -154,21 +150,21 @@ def _colours(result: Result, segments: Segments) -> tuple[dict[int, str], list[P
     largest = sorted(work, key=lambda user: (-work[user], user))
     named = largest if len(largest) <= _NAMED_USERS + 1 else largest[:_NAMED_USERS]
     colour_of = dict(zip(named, _CYCLE, strict=False))
-    legend = [Patch(color=colour_of[u], label=clean(shorten(u or "(no user)", 18))) for u in named]
+    legend = [Patch(color=colour_of[u], label=clipped(u or "(no user)", 18)) for u in named]
     if len(named) < len(largest):
         legend.append(Patch(color=_OTHERS, label=f"{len(largest) - len(named)} other users"))
     return {int(j): colour_of.get(users[j], _OTHERS) for j in jobs}, legend
 
 
 def _kind_colours(segments: Segments, kinds: Sequence[str]) -> tuple[dict[int, str], list[Patch]]:
-    """Colour of each job by its kind, and what the colours stand for, in the order in which kinds come up."""
+    """Colour of each job by its kind, and a legend in the order of appearance."""
     colour_of = {kind: _CYCLE[n % len(_CYCLE)] for n, kind in enumerate(dict.fromkeys(kinds))}
-    legend = [Patch(color=colour, label=clean(shorten(kind, 24))) for kind, colour in colour_of.items()]
+    legend = [Patch(color=colour, label=clipped(kind, 24)) for kind, colour in colour_of.items()]
     return {int(job): colour_of[kinds[job]] for job in np.unique(segments.job)}, legend
 
 
 def _job_colours(segments: Segments) -> dict[int, str]:
-    """Colours in turn by first start, leaving out those of the jobs next to it on a GPU."""
+    """Colours in turn by first start, without those of neighbours on a GPU."""
     order = np.lexsort((segments.start, segments.gpu))
     job, gpu = segments.job[order], segments.gpu[order]
     near: defaultdict[int, set[int]] = defaultdict(set)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gpuyard.figures.style import write_atomically
+from gpuyard.figures.files import cell, csv_text, write_atomically
 from gpuyard.sim.compare import Comparison
 from gpuyard.sim.result import Result
 from gpuyard.sim.trace import Floats, Trace
 from gpuyard.sim.traces import describe
-from gpuyard.units import format_duration, format_number
+from gpuyard.units import format_duration
 
 
 def write_result(result: Result, metrics: dict[str, Any], directory: Path) -> None:
@@ -36,32 +34,18 @@ def write_schedule(result: Result, metrics: dict[str, Any], directory: Path) -> 
     directory.mkdir(parents=True, exist_ok=True)
     labels, trace, held = result.cluster.labels(), result.trace, result.segments
     names, ends = [labels[gpu] for gpu in result.placements.gpus.tolist()], result.placements.ends.tolist()
-    _write_csv(
-        directory / "jobs.csv",
-        ("job", "submit", "start", "end", "gpus", "preemptions", "rejected"),
-        zip(
-            trace.ids,
-            numbers(trace.submit),
-            numbers(result.start),
-            numbers(result.end),
-            [" ".join(names[first:end]) for first, end in zip([0, *ends], ends, strict=False)],
-            result.preemptions.tolist(),
-            [result.rejected.get(i, "") for i in range(len(trace))],
-            strict=True,
-        ),
-    )
-    ids = trace.ids
-    _write_csv(
-        directory / "segments.csv",
-        ("job", "gpu", "start", "end"),
-        zip(
-            [ids[job] for job in held.job.tolist()],
-            [labels[gpu] for gpu in held.gpu.tolist()],
-            numbers(held.start),
-            numbers(held.end),
-            strict=True,
-        ),
-    )
+    jobs = zip(
+        trace.ids, numbers(trace.submit), numbers(result.start), numbers(result.end),
+        [" ".join(names[first:end]) for first, end in zip([0, *ends], ends, strict=False)],
+        result.preemptions.tolist(), [result.rejected.get(i, "") for i in range(len(trace))], strict=True,
+    )  # fmt: skip
+    header = ("job", "submit", "start", "end", "gpus", "preemptions", "rejected")
+    write_atomically(directory / "jobs.csv", csv_text(header, jobs).encode())
+    segments = zip(
+        [trace.ids[job] for job in held.job.tolist()], [labels[gpu] for gpu in held.gpu.tolist()],
+        numbers(held.start), numbers(held.end), strict=True,
+    )  # fmt: skip
+    write_atomically(directory / "segments.csv", csv_text(("job", "gpu", "start", "end"), segments).encode())
     write_atomically(directory / "metrics.json", _json(metrics))
 
 
@@ -71,14 +55,6 @@ def numbers(values: Floats) -> list[str]:
     return ["" if v != v else str(int(v)) if v.is_integer() and abs(v) < 1e15 else repr(v) for v in values.tolist()]
 
 
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    write_atomically(path, text.getvalue().encode())
-
-
 def _json(value: Any) -> bytes:
     return json.dumps(value, indent=2).encode() + b"\n"
 
@@ -86,7 +62,7 @@ def _json(value: Any) -> bytes:
 def write_comparison(
     comparison: Comparison, trace: Trace, directory: Path, command: str, *, when: datetime | None = None
 ) -> Path:
-    """A folder with `report.html`, the plots, and the numbers behind them as JSON and CSV; returns the report."""
+    """A folder with `report.html`, the plots, and their numbers as JSON and CSV; returns the report."""
     from gpuyard.sim.comparison_report import draw, write_report
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -123,20 +99,15 @@ def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows
     ]
     names = list(dict.fromkeys(name for row in flat for name in row))
-    _write_csv(path, names, ([_cell(row.get(name)) for name in names] for row in flat))
+    write_atomically(path, csv_text(names, ([cell(row.get(name)) for name in names] for row in flat)).encode())
 
 
 def _columns(key: str, value: Any) -> dict[str, Any]:
     return {f"{key}_low": value[0], f"{key}_high": value[1]} if isinstance(value, list) else {key: value}
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return format_number(value) if isinstance(value, float) else str(value)
-
-
 def _write_groups(directory: Path, comparison: Comparison) -> None:
+    """`users.csv`: waits and slowdowns of each user under each policy."""
     rows = [{"policy": s.policy, **row} for s in comparison.summaries for row in s.groups.plain()]
     if rows:
         write_table(directory / f"{comparison.summaries[0].groups.kind}s.csv", rows)

@@ -11,20 +11,34 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import PercentFormatter
 
+from gpuyard.figures.axes import (
+    count_axis,
+    elapsed_axis,
+    label_rows,
+    label_x,
+    log_time_axis,
+    percent_axis,
+    room_for,
+    time_unit,
+)
+from gpuyard.figures.html_page import number
 from gpuyard.figures.style import (
-    Tick,
+    BLUE,
+    COLOURS,
+    DARK,
+    DASHED,
+    LIGHT,
+    PALE,
+    RED,
     capital,
     clean,
-    count_axis,
-    label_x,
+    figure_title,
+    legend_beside,
     new_figure,
-    room_for,
     save,
     shorten,
     styled,
-    time_unit,
 )
 from gpuyard.sim.gantt import gantt
 from gpuyard.sim.summary import MAX_STEPS, Curve, Spread, Summary, baseline
@@ -61,24 +75,17 @@ MAX_BARS = 60
 MAX_DOTS = 60
 _CROWDED = 8
 _EMPHASISED = 6
-"""Of more lines than can be told apart, so many are in colour; the others are grey."""
+"""Lines in colour, where there are more than can be told apart; the others are grey."""
 _PANELS = 6
 _SHARED = "_"
-COLOURS = ("#1f6fb4", "#d1493f", "#2f9e44", "#ee8a12", "#8a56ac", "#12a5b8", "#7a5238", "#444444")
-_GREY, _DARK = "#b9bec5", "#333333"
-TIME_TICKS = (
-    (0.001, "1 ms"), (0.01, "10 ms"), (0.1, "0.1 s"), (1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"),
-    (600.0, "10 min"), (3600.0, "1 h"), (21600.0, "6 h"), (86400.0, "1 d"), (864e3, "10 d"), (864e4, "100 d"),
-)  # fmt: skip
-_ROUND_TIMES = (0.0, 0.001, 1.0, 60.0, 3600.0, 86400.0)
-"""Labelled before the others, where there is no room for all."""
+_GREY = "#b9bec5"
 _WIDE_PANEL = 500.0
 """Points from left to right of a panel by itself, beside the names of policies."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """How one policy is drawn, the same in every figure."""
+    """The look of one policy, the same in every figure."""
 
     label: str
     """Empty: not named on its own; `_SHARED`: under the name of another with the same schedule."""
@@ -112,27 +119,26 @@ def _utilisation_panels(summaries: Sequence[Summary]) -> Figure:
         colour, own = lines[k].options["color"], curves[k]
         axes.fill_between(own.times / divisor, own.values, step="post", color=colour, alpha=0.18, linewidth=0)
         axes.plot(own.times / divisor, own.values, drawstyle="steps-post", color=colour, linewidth=1.6)
-        axes.set_title(f"{lines[k].label}", loc="left")
+        axes.set_title(lines[k].label, loc="left")
         axes.set_xlim(0, span / divisor or 1.0)
         axes.grid()
         _share_axis(axes)
     for axes in panels[len(shown) :]:
         axes.set_visible(False)
-        panels[len(shown) - 2].tick_params(labelbottom=True)  # nobody below it has the times any more
+        panels[len(shown) - 2].tick_params(labelbottom=True)  # the panel below it is hidden, with its times
     figure.supxlabel(
         f"Time since the first submit ({unit}); averaged over {format_duration(span / FEW_BINS)}", fontsize=9
     )
-    figure.suptitle("GPUs in use over time (grey: all policies)", x=0.01, ha="left", fontsize=10.5)
+    figure_title(figure, "GPUs in use over time (grey: all policies)")
     return figure
 
 
 def _share_axis(axes: Axes) -> None:
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    percent_axis(axes.yaxis)
     axes.set_ylim(0, 1.04)
 
 
 def queue_length(summaries: Sequence[Summary]) -> Figure:
-    """Jobs waiting over time."""
     with styled():
         bins = MAX_STEPS if len(summaries) == 1 else SOME_BINS
         figure, axes = _over_time(summaries, [s.queue for s in summaries], "Jobs waiting", bins)
@@ -157,7 +163,7 @@ def cdfs(summaries: Sequence[Summary]) -> Figure:
         _factor_scale(right, [s.slowdown.values for s in summaries], room)
         right.set_xlabel("Times as long as alone (log scale)")
         left.set_ylabel("Share of completed jobs")
-        left.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        percent_axis(left.yaxis)
         _legend(figure, lines)
         return figure
 
@@ -173,15 +179,14 @@ def by_group(summaries: Sequence[Summary]) -> Figure:
         for row, summary in enumerate(shown):
             groups, slowdown = summary.groups, summary.groups.mean_slowdown
             share = groups.gpu_seconds / max(float(groups.gpu_seconds.max(initial=0.0)), 1e-9)
-            axes.plot([slowdown.min(), slowdown.max()], [row, row], color="#d5d9de", linewidth=3, zorder=1)
+            axes.plot([slowdown.min(), slowdown.max()], [row, row], color=LIGHT, linewidth=3, zorder=1)
             axes.scatter(
                 slowdown[:MAX_DOTS], np.full(len(slowdown[:MAX_DOTS]), row), s=8 + 60 * share[:MAX_DOTS],
-                color=COLOURS[0], alpha=0.45, linewidths=0, zorder=2,
+                color=BLUE, alpha=0.45, linewidths=0, zorder=2,
             )  # fmt: skip
-            axes.plot(np.median(slowdown), row, marker="|", color=COLOURS[1], markersize=11, markeredgewidth=2)
-        _policy_rows(axes, [s.policy for s in shown])
+            axes.plot(np.median(slowdown), row, marker="|", color=RED, markersize=11, markeredgewidth=2)
+        label_rows(axes, [s.policy for s in shown])
         _factor_scale(axes, [s.groups.mean_slowdown for s in shown], _WIDE_PANEL)
-        axes.grid(axis="x")
         axes.set_xlabel("Mean bounded slowdown (log scale)")
         axes.set_title(f"Slowdown of {names}: a dot each, sized by GPU time; the bar is their median", loc="left")
         return figure
@@ -190,16 +195,16 @@ def by_group(summaries: Sequence[Summary]) -> Figure:
 def ranking(rows: Sequence[dict[str, Any]], metric: str = "jct_mean") -> Figure:
     """Horizontal bars of one metric per policy, the best at the top; a policy without a value comes last."""
     sign = -1.0 if metric in HIGHER_IS_BETTER else 1.0
-    order = sorted(rows, key=lambda row: (math.isnan(_number(row, metric)), sign * _number(row, metric)))
+    order = sorted(rows, key=lambda row: (math.isnan(number(row.get(metric))), sign * number(row.get(metric))))
     shown = order[:MAX_BARS]
-    values = np.array([_number(row, metric) for row in shown])
+    values = np.array([number(row.get(metric)) for row in shown])
     finite = values[np.isfinite(values)]
     divisor, unit = time_unit(float(finite.max(initial=0.0))) if metric in DURATIONS else (1.0, "")
     name = METRIC_NAMES.get(metric, metric)
     with styled():
         figure = new_figure(9, 1.1 + 0.27 * max(len(shown), 2))
         axes = figure.subplots()
-        colours = [COLOURS[0] if value == values[0] else "#a9bfd4" for value in values]
+        colours = [BLUE if value == values[0] else PALE for value in values]
         bars = axes.barh(range(len(shown)), np.nan_to_num(values) / divisor, color=colours, height=0.72)
         sure = _draw_intervals(axes, shown, metric, divisor)
         texts = [_value_text(v, metric) for v in values]
@@ -210,10 +215,9 @@ def ranking(rows: Sequence[dict[str, Any]], metric: str = "jct_mean") -> Figure:
                 text, (bar.get_width() + reach[row] / divisor, row), (5, 0), textcoords="offset points",
                 va="center", fontsize=8,
             )  # fmt: skip
-        _policy_rows(axes, [str(row["policy"]) for row in shown])
+        label_rows(axes, [str(row["policy"]) for row in shown])
         axes.set_xlim(0)
         axes.margins(x=0.16)
-        axes.grid(axis="x")
         axes.set_xlabel(capital(f"{name} ({unit})" if unit else name))
         better = "higher" if sign < 0 else "lower"
         cut = "" if len(shown) == len(order) else f", the best {len(shown)} of {len(order)}"
@@ -222,17 +226,11 @@ def ranking(rows: Sequence[dict[str, Any]], metric: str = "jct_mean") -> Figure:
         return figure
 
 
-def _policy_rows(axes: Axes, policies: Sequence[str]) -> None:
-    axes.set_yticks(range(len(policies)), [clean(shorten(policy, 40)) for policy in policies])
-    axes.set_ylim(len(policies) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-
-
 def _intervals(rows: Sequence[dict[str, Any]], metric: str) -> list[tuple[float, float]]:
     """Each row's confidence interval; its value twice where it has none."""
     found = []
     for row in rows:
-        value = _number(row, metric)
+        value = number(row.get(metric))
         low, high = row.get(f"{metric}_ci") or (value, value)
         found.append((low, high) if math.isfinite(value) else (0.0, 0.0))
     return found
@@ -243,7 +241,7 @@ def _draw_intervals(axes: Axes, rows: Sequence[dict[str, Any]], metric: str, div
     for y, (low, high) in enumerate(_intervals(rows, metric)):
         if high > low:
             axes.errorbar(
-                (low + high) / 2 / divisor, y, xerr=(high - low) / 2 / divisor, color=_DARK, capsize=2.5,
+                (low + high) / 2 / divisor, y, xerr=(high - low) / 2 / divisor, color=DARK, capsize=2.5,
                 linewidth=1, capthick=1,
             )  # fmt: skip
             drawn = True
@@ -266,7 +264,7 @@ def _lines(summaries: Sequence[Summary]) -> list[_Line]:
         if not crowded or rank < _EMPHASISED:
             options = {"color": COLOURS[rank], "linewidth": 1.8 if crowded else 1.5, "zorder": 4.0 - rank / 10}
         elif base is not None and base.policy in names:
-            options = {"color": _DARK, "linewidth": 1.5, "linestyle": (0, (4, 1.5)), "zorder": 3.0}
+            options = {"color": DARK, "linewidth": 1.5, "linestyle": DASHED, "zorder": 3.0}
         else:
             label, options = "", {"color": _GREY, "linewidth": 0.8, "zorder": 2.0}
         styles[first.policy] = _Line(label, options)
@@ -289,18 +287,15 @@ def _legend(figure: Figure, lines: Sequence[_Line]) -> None:
         handles.append(Line2D([], [], label=f"{len(unnamed)} others", **unnamed[0].options))
     if len(handles) < 2:
         return
-    figure.legend(
-        handles=handles, loc="outside right upper", frameon=False, fontsize=8, handlelength=2.6,
-        title="Best mean JCT first", title_fontsize=8, alignment="left",
-    )  # fmt: skip
+    legend_beside(figure, handles=handles, handlelength=2.6, title="Best mean JCT first")
 
 
 def _over_time(summaries: Sequence[Summary], curves: Sequence[Curve], name: str, bins: int) -> tuple[Figure, Axes]:
     span = max([0.0, *(curve.span for curve in curves)])
-    divisor, unit = time_unit(span)
     lines = _lines(summaries)
     figure = new_figure(11, 4.2)
     axes = figure.subplots()
+    divisor = elapsed_axis(axes, 0.0, span)
     binned = any(curve.averaged or len(curve.times) > bins for curve in curves)
     for line, curve in zip(lines, curves, strict=True):
         if line.label == _SHARED:
@@ -309,9 +304,7 @@ def _over_time(summaries: Sequence[Summary], curves: Sequence[Curve], name: str,
         axes.plot(shown.times / divisor, shown.values, drawstyle="steps-post", label=line.label or "_", **line.options)
     note = f" (averaged over steps of {format_duration(span / bins)})" if binned else ""
     axes.set_title(f"{name} over time{_alone(lines)}{note}", loc="left")
-    axes.set_xlabel(f"Time since the first submit ({unit})")
     axes.set_ylabel(name)
-    axes.set_xlim(0, span / divisor or 1.0)
     axes.grid()
     _legend(figure, lines)
     return figure, axes
@@ -334,7 +327,7 @@ def _panel_width(lines: Sequence[_Line]) -> float:
 
 
 def _time_scale(axes: Axes, sample: Floats, width: float) -> float:
-    """Set up the x axis for these times; returns what to divide them by."""
+    """Set up the x axis for these times; returns their divisor."""
     positive = sample[sample > 0]
     low, high = float(positive.min(initial=math.inf)), float(positive.max(initial=0.0))
     if len(positive) == 0 or high / low <= 100:
@@ -342,20 +335,8 @@ def _time_scale(axes: Axes, sample: Floats, width: float) -> float:
         axes.set_xlabel(f"Time ({unit})")
         axes.set_xlim(0, high / divisor * 1.02 or 1.0)
         return divisor
-    ticks = [tick for tick in TIME_TICKS if low / 1.2 <= tick[0] <= high * 1.2]
-    if len(positive) < len(sample):
-        threshold = 10.0 ** math.floor(math.log10(max(low, high * 1e-5)))
-        axes.set_xscale("symlog", linthresh=threshold, linscale=0.4)
-        ticks = [(0.0, "0"), *(tick for tick in ticks if tick[0] >= threshold)]
-        axes.set_xlim(0, high * 1.3)
-    else:
-        axes.set_xscale("log")
-        axes.set_xlim(low / 1.3, high * 1.3)
-    kept: list[Tick] = []
-    for tick in sorted(ticks, key=lambda tick: tick[0] not in _ROUND_TIMES):
-        if room_for(axes, [*kept, tick], width):
-            kept.append(tick)
-    label_x(axes, kept)
+    linear = 10.0 ** math.floor(math.log10(max(low, high * 1e-5))) if len(positive) < len(sample) else None
+    log_time_axis(axes, low, high, width, linear=linear)
     axes.set_xlabel("Time (log scale)")
     return 1.0
 
@@ -386,11 +367,6 @@ _FACTOR_TICKS: tuple[tuple[range, tuple[float, ...]], ...] = (
     (range(0, 9, 2), (1,)),
     (range(0, 9, 4), (1,)),
 )
-
-
-def _number(row: dict[str, Any], metric: str) -> float:
-    value = row.get(metric)
-    return math.nan if value is None or not math.isfinite(value) else float(value)
 
 
 def _value_text(value: float, metric: str) -> str:

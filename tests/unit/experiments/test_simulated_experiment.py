@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gpuyard.errors import UserError
-from gpuyard.experiments.design import Arrivals, Behaviour, Experiment, Scheduler, Workload
-from gpuyard.experiments.simulated_backend import run
+from gpuyard.experiments.design import Arrivals, Behaviour, Experiment, RunResult, Scheduler, Workload
+from gpuyard.experiments.results_folder import Results, Run
+from gpuyard.experiments.runner import Progress
+from gpuyard.experiments.simulated_backend import SimulatedBackend
+from gpuyard.recordings.series import Recording
 
 GIB = 2.0**30
 REQUESTS = Scheduler("r", "requests")
+
+
+def run(
+    experiment: Experiment,
+    scheduler: Scheduler,
+    percent: float,
+    turn: int,
+    on_progress: Progress = lambda done, total: None,
+) -> tuple[RunResult, Recording]:
+    return SimulatedBackend().run(experiment, Run(scheduler, percent, turn), Results(Path()), on_progress)
 
 
 def experiment(**changes: object) -> Experiment:

@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 
 from gpuyard.errors import UserError
 from gpuyard.experiments.outputs import draw_beside
-from gpuyard.figures.decimation import decimate, smooth
-from gpuyard.figures.panels import COLOURS, GREY, RED, Axis
+from gpuyard.figures.axes import label_time
+from gpuyard.figures.panels import COLOURS, GREY, RED, Axis, decimate, smooth
 from gpuyard.figures.panels import panels as panels_of
-from gpuyard.figures.time_axis import label_time
 from gpuyard.monitor.plots import draw, write_plots
 from gpuyard.recordings.series import Mark, Recording, Series, Subject
 from gpuyard.recordings.throttling import errors, throttled

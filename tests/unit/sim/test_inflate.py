@@ -16,8 +16,8 @@ from gpuyard.errors import UserError
 from gpuyard.sim import inflate as module
 from gpuyard.sim.inflate import arrivals, inflate
 from gpuyard.sim.simulate import simulate
-from gpuyard.sim.study_plots import write_filling
 from gpuyard.sim.trace import Trace
+from gpuyard.sim.trace_plots import write_filling
 from gpuyard.sim.traces.nodes import read_cluster
 
 

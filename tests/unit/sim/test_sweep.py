@@ -16,9 +16,9 @@ from gpuyard.errors import UserError
 from gpuyard.sim import sweep as module
 from gpuyard.sim.parallel import Task, run_all
 from gpuyard.sim.simulate import Options, simulate
-from gpuyard.sim.study_plots import trend, write_sweep
 from gpuyard.sim.sweep import Axis, check_metric, parse_axis, sweep
 from gpuyard.sim.trace import Trace
+from gpuyard.sim.trace_plots import trend, write_sweep
 from gpuyard.sim.virtual_clusters import Pools
 from gpuyard.sim.workload import generate_poisson
 

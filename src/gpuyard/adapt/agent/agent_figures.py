@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 from gpuyard.adapt.agent.agent_file import Agent
 from gpuyard.adapt.agent.decision_trees import Table
@@ -19,11 +19,25 @@ from gpuyard.adapt.agent.reinforce import Recipe, learn, recipe_of
 from gpuyard.adapt.agent.scorer import Floats
 from gpuyard.adapt.deciders import Reinforce
 from gpuyard.errors import UserError
-from gpuyard.figures.style import clean, new_figure, shorten, styled
-from gpuyard.sim.schedule_plots import COLOURS
+from gpuyard.figures.axes import label_axis, label_rows, percent_axis
+from gpuyard.figures.style import (
+    BLUE,
+    COLOURS,
+    DARK,
+    DASHED,
+    GREEN,
+    GREY,
+    LIGHT,
+    ORANGE,
+    PALE,
+    RED,
+    clean,
+    clipped,
+    legend_below,
+    new_figure,
+    styled,
+)
 
-BLUE, RED, GREEN = COLOURS[:3]
-PALE, GREY, DARK, LINE = "#a9bfd4", "#8d949c", "#333333", "#d5d9de"
 WINDOW = 25
 """Updates of a running mean."""
 MOST_PANELS = 6
@@ -35,7 +49,7 @@ Watch = Callable[[int, int, str], None]
 def draw_all(
     agents: Mapping[str, Agent], tables: Sequence[Table], across: bool = True, watch: Watch | None = None
 ) -> dict[str, Figure]:
-    """Every figure that what is given suffices for."""
+    """Every figure that the files suffice for."""
     if not agents and not tables:
         raise UserError("there is nothing to draw; name files of gpuyard adapt learn, or recordings")
     figures: dict[str, Figure] = {}
@@ -52,7 +66,7 @@ def draw_all(
 
 
 def objective(agents: Mapping[str, Agent]) -> Figure:
-    """The reward as learning went on: single episodes, their running mean, and what was expected."""
+    """The reward over updates: single episodes, their running mean, and its expectation."""
     shown = dict(list(agents.items())[:MOST_PANELS])
     columns = min(len(shown), 3)
     rows = math.ceil(len(shown) / columns)
@@ -62,11 +76,11 @@ def objective(agents: Mapping[str, Agent]) -> Figure:
         for axes, (name, agent) in zip(panels, shown.items(), strict=False):
             curve = _curve(agent)
             steps = np.arange(1, len(curve["drawn"]) + 1)
-            axes.axhline(0.0, color=DARK, linewidth=0.9, linestyle=(0, (4, 1.5)), zorder=1)
+            axes.axhline(0.0, color=DARK, linewidth=0.9, linestyle=DASHED, zorder=1)
             axes.plot(steps, curve["drawn"], ".", color=PALE, markersize=2.5, zorder=2, rasterized=True)
             axes.plot(steps, running_mean(curve["drawn"], WINDOW), color=BLUE, linewidth=1.8, zorder=4)
             axes.plot(steps, curve["objective"], color=RED, linewidth=1.2, zorder=3)
-            axes.set_title(clean(shorten(name, 34)), loc="left")
+            axes.set_title(clipped(name, 34), loc="left")
             axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
             axes.set_xlim(0, len(steps) + 1)
             axes.set_xlabel("Update")
@@ -79,69 +93,61 @@ def objective(agents: Mapping[str, Agent]) -> Figure:
             Line2D([], [], color=PALE, marker=".", linestyle="none", label="an episode in each environment"),
             Line2D([], [], color=BLUE, linewidth=1.8, label=f"their running mean ({WINDOW} updates)"),
             Line2D([], [], color=RED, linewidth=1.2, label="expected, all members"),
-            Line2D([], [], color=DARK, linewidth=0.9, linestyle=(0, (4, 1.5)), label="never growing"),
+            Line2D([], [], color=DARK, linewidth=0.9, linestyle=DASHED, label="never growing"),
         ]
-        figure.legend(
-            handles=handles, loc="outside lower center", ncols=4 if columns > 1 else 2, frameon=False, fontsize=8
-        )
+        legend_below(figure, 4 if columns > 1 else 2, handles=handles)
         return figure
 
 
 def exploration(agents: Mapping[str, Agent]) -> Figure:
-    """The temperature as learning went on, and how even that left the chances."""
+    """The temperature over updates, and the entropy of the choices."""
     with styled():
         figure = new_figure(9, 4.6)
         upper, lower = figure.subplots(2, 1, sharex=True)
         for k, (name, agent) in enumerate(agents.items()):
             curve, colour = _curve(agent), COLOURS[k % len(COLOURS)]
             steps = np.arange(1, len(curve["temperature"]) + 1)
-            upper.plot(steps, curve["temperature"], color=colour, linewidth=1.8, label=clean(shorten(name, 40)))
+            upper.plot(steps, curve["temperature"], color=colour, linewidth=1.8, label=clipped(name, 40))
             lower.plot(steps, curve["entropy"], color=colour, linewidth=1.8)
         warmest = max(float(_curve(agent)["temperature"].max()) for agent in agents.values())
         upper.set_yscale("log")
         upper.set_ylim(0.8, max(warmest * 1.25, 2.0))
         ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if t <= warmest * 1.25 or t <= 2]
-        upper.yaxis.set_major_locator(FixedLocator(ticks))
-        upper.yaxis.set_minor_locator(NullLocator())
-        upper.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        label_axis(upper.yaxis, [(tick, f"{tick:g}") for tick in ticks])
         upper.set_ylabel("Temperature (log scale)")
         lower.set_ylabel("Entropy of the choices")
-        lower.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        percent_axis(lower.yaxis)
         lower.set_ylim(0.0, 1.02)
         lower.set_xlabel("Update")
         lower.xaxis.set_major_locator(MaxNLocator(integer=True))
         upper.set_title("Exploring: temperature of the softmax, and entropy relative to equal chances", loc="left")
         for axes in (upper, lower):
             axes.grid()
-        figure.legend(loc="outside lower center", ncols=min(len(agents), 4), frameon=False, fontsize=8)
+        legend_below(figure, min(len(agents), 4))
         return figure
 
 
 def accuracy(found: Mapping[str, Sequence[DeciderResult]]) -> Figure:
-    """What never growing, chance, the agents and the best sequence come to in each environment."""
+    """Accuracy of never growing, chance, the agents and the best sequence in each environment."""
     standings = next(iter(found.values()))
     with styled():
         figure = new_figure(9, 1.7 + (0.3 if len(found) == 1 else 0.26 + 0.07 * len(found)) * len(standings))
         axes = figure.subplots()
         for y, one in enumerate(standings):
-            axes.plot([one.never, one.oracle], [y, y], color=LINE, linewidth=3.5, solid_capstyle="round", zorder=1)
-            axes.plot(one.deciders["random"], y, "D", color=COLOURS[3], markersize=4.5, zorder=3)
+            axes.plot([one.never, one.oracle], [y, y], color=LIGHT, linewidth=3.5, solid_capstyle="round", zorder=1)
+            axes.plot(one.deciders["random"], y, "D", color=ORANGE, markersize=4.5, zorder=3)
             axes.plot(one.never, y, "o", color=GREY, markersize=10, zorder=2)  # seen around a decider that is there too
             axes.plot(one.oracle, y, "|", color=DARK, markersize=11, markeredgewidth=2, zorder=4)
         for k, ones in enumerate(found.values()):
             shift = 0.0 if len(found) == 1 else 0.6 * (k / (len(found) - 1) - 0.5)
             _agent_dots(axes, ones, shift, _agent_colour(k), 7.0 if len(found) == 1 else 5.0)
-        names = [clean(shorten(one.table.name, 36)) for one in standings]
-        axes.set_yticks(range(len(standings)), names)
-        axes.set_ylim(len(standings) - 0.4, -0.6)
-        axes.tick_params(axis="y", length=0)
-        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.grid(axis="x")
+        label_rows(axes, [one.table.name for one in standings], 36)
+        percent_axis(axes.xaxis)
         axes.set_xlabel("Accuracy at the end of the budget")
         axes.set_title("From never growing to the best sequence; whiskers: 95% confidence", loc="left")
         handles = [
             Line2D([], [], color=GREY, marker="o", linestyle="none", markersize=9, label="never"),
-            Line2D([], [], color=COLOURS[3], marker="D", linestyle="none", markersize=4.5, label="random (mean)"),
+            Line2D([], [], color=ORANGE, marker="D", linestyle="none", markersize=4.5, label="random (mean)"),
             *(
                 Line2D([], [], color=_agent_colour(k), marker="o", markersize=7, linestyle="none", label=clean(name))
                 for k, name in enumerate(found)
@@ -149,12 +155,12 @@ def accuracy(found: Mapping[str, Sequence[DeciderResult]]) -> Figure:
             Line2D([], [], color=DARK, marker="|", markeredgewidth=2, markersize=11, linestyle="none", label="best"),
         ]  # fmt: skip
         columns = len(handles) if sum(map(len, found)) < 60 else 4
-        figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+        legend_below(figure, columns, handles=handles)
         return figure
 
 
 def deciders(found: Mapping[str, Sequence[DeciderResult]]) -> Figure:
-    """The share of what there is to gain that each decider reaches in all environments together."""
+    """The share of the possible gain that each decider reaches in all environments together."""
     standings = next(iter(found.values()))
     shares = decider_shares(standings) | {name: share(ones) for name, ones in found.items()}
     order = sorted(shares, key=lambda name: shares[name])
@@ -172,12 +178,12 @@ def deciders(found: Mapping[str, Sequence[DeciderResult]]) -> Figure:
                 bbox={"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"},
             )  # fmt: skip
         axes.axvline(0.0, color=DARK, linewidth=0.9, zorder=3)
-        axes.axvline(1.0, color=DARK, linewidth=0.9, linestyle=(0, (4, 1.5)), zorder=1)
+        axes.axvline(1.0, color=DARK, linewidth=0.9, linestyle=DASHED, zorder=1)
         low, high = min(0.0, *values), max(1.0, *values)
         axes.set_xlim(low - (0.1 if low < 0 else 0.02) * (high - low), high + 0.08 * (high - low))
-        axes.set_yticks(range(len(order)), [clean(shorten(name, 30)) for name in order])
+        axes.set_yticks(range(len(order)), [clipped(name, 30) for name in order])
         axes.tick_params(axis="y", length=0)
-        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        percent_axis(axes.xaxis)
         axes.grid(axis="x")
         axes.set_xlabel("Sum of gains over never growing, of the sum of what the best sequences gain (dashed)")
         many = f"{len(standings)} environment{'s' * (len(standings) != 1)}"
@@ -188,7 +194,7 @@ def deciders(found: Mapping[str, Sequence[DeciderResult]]) -> Figure:
 def transfers(
     agents: Mapping[str, Agent], tables: Sequence[Table], recipe: Recipe, watch: Watch | None = None
 ) -> tuple[list[str], Floats]:
-    """Rows of shares of gaps: learned in each environment alone, in all others, and the agents given; of each table."""
+    """Rows of shares of gaps, by table: learned in each environment alone, in all others, and the given agents."""
     rows: dict[str, Floats] = {}
     for k, table in enumerate(tables):
         rows[table.name] = _shares(learn([table], recipe), tables)
@@ -201,7 +207,7 @@ def transfers(
 
 
 def transfer(names: Sequence[str], shares: Floats, columns: Sequence[str]) -> Figure:
-    """A matrix: the share of the gap that is reached in each environment by what was learned in another."""
+    """A matrix: the share of the gap that an agent of one environment reaches in another."""
     size = 0.42 if len(columns) > 8 else 0.62
     with styled():
         figure = new_figure(3.4 + size * len(columns), 2.6 + size * 0.8 * len(names))
@@ -212,9 +218,9 @@ def transfer(names: Sequence[str], shares: Floats, columns: Sequence[str]) -> Fi
             text = "–" if math.isnan(value) else f"{100 * max(value, -9.99):.0f}".replace("-", "−")
             strong = not math.isnan(value) and abs(value) > 0.75
             axes.text(x, y, text, ha="center", va="center", fontsize=7, color="white" if strong else DARK)
-        axes.set_xticks(range(len(columns)), [clean(shorten(c, 26)) for c in columns], rotation=45, ha="right",
+        axes.set_xticks(range(len(columns)), [clipped(c, 26) for c in columns], rotation=45, ha="right",
                         rotation_mode="anchor")  # fmt: skip
-        axes.set_yticks(range(len(names)), [clean(shorten(n, 30)) for n in names])
+        axes.set_yticks(range(len(names)), [clipped(n, 30) for n in names])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         axes.set_xticks(np.arange(-0.5, len(columns)), minor=True)
@@ -227,13 +233,12 @@ def transfer(names: Sequence[str], shares: Floats, columns: Sequence[str]) -> Fi
         axes.set_ylabel("Learned in")
         axes.set_title("Share of the gap in %: never growing is 0, the best sequence 100", loc="left")
         bar = figure.colorbar(picture, ax=axes, fraction=0.03, pad=0.015)
-        bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        percent_axis(bar.ax.yaxis)
         bar.outline.set_visible(False)
         return figure
 
 
 def running_mean(values: Floats, window: int) -> Floats:
-    """The mean of each value and those before it, of a window at most."""
     sums = np.concatenate(([0.0], np.cumsum(values)))
     ends = np.arange(1, len(values) + 1)
     begins = np.maximum(ends - window, 0)

@@ -103,10 +103,10 @@ def _run(found: ClusterExperiment, api: Api, choice: Choice, folder: Path, plots
     progress, server, settings = ProgressLine(), api.connection.server, found.settings.cluster
     experiment = replace(found.experiment, kubernetes={**found.experiment.kubernetes, "server": server})
     namespace = settings.namespace or api.connection.namespace
-    engine = ClusterBackend(api, found.settings, PrometheusSource(settings.prometheus), progress.warn, namespace)
+    backend = ClusterBackend(api, found.settings, PrometheusSource(settings.prometheus), progress.warn, namespace)
     try:
         outcome = run_experiment(
-            experiment, folder, choice, progress, engine=engine, plots=plots, layouts=MORE_LAYOUTS
+            experiment, folder, choice, progress, backend, plots=plots, layouts=MORE_LAYOUTS
         )  # fmt: skip
     except KeyboardInterrupt:
         progress.clear()
@@ -188,7 +188,8 @@ def _warn(sentence: str) -> None:
 
 def _draw(folder: Path, recording: Recording, chosen: Sequence[Wanted], title: str) -> list[Path]:
     """A figure for each known metric, named like its CSV."""
-    from gpuyard.figures.style import png_bytes, write_atomically
+    from gpuyard.figures.files import write_atomically
+    from gpuyard.figures.style import png_bytes
     from gpuyard.monitor.plots import draw, known
 
     written = []

@@ -33,14 +33,17 @@ def run(
 ) -> None:
     """Run what an experiment still lacks, and tell how the schedulers compare."""
     from gpuyard.experiments.experiment_file import read_experiment
+    from gpuyard.experiments.local_backend import LocalBackend
     from gpuyard.experiments.runner import Choice, run_experiment
+    from gpuyard.experiments.simulated_backend import SimulatedBackend
 
     experiment = read_experiment(file)
     folder = Path(out or f"{experiment.name}-results")
     choice = Choice(repeat, tuple(only or ()), percents(percent), simulate, fresh)
     progress = ProgressLine()
     try:
-        found = run_experiment(experiment, folder, choice, progress, plots=not no_plots)
+        backend = SimulatedBackend() if simulate else LocalBackend()
+        found = run_experiment(experiment, folder, choice, progress, backend, plots=not no_plots)
     except KeyboardInterrupt:
         progress.clear()
         output.say("interrupted: jobs and daemon are ended; the same command goes on with what is missing")

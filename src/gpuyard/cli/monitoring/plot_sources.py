@@ -19,7 +19,7 @@ from gpuyard.recordings.series import METRICS, USUAL, Mark, Recording, Subject
 if TYPE_CHECKING:
     from gpuyard.api.types import Job
     from gpuyard.client.client import Client
-    from gpuyard.monitor.sources.source import Source
+    from gpuyard.monitor.sources import Source
 
 Span = tuple[float, float]
 Named = list[tuple[str, Recording]]
@@ -214,7 +214,7 @@ def _marked(found: Recording, jobs: Sequence[Job]) -> Recording:
 def narrowed(found: Recording, span: Span | None, gpus: Sequence[str]) -> Recording:
     from dataclasses import replace
 
-    from gpuyard.monitor.sources.source import is_selected
+    from gpuyard.monitor.sources import is_selected
 
     series = [one for one in found.series if is_selected(one.subject, gpus)]
     if span is None:

@@ -289,7 +289,7 @@ def sweep(
         raise UserError(f"nothing could be simulated; {found.failures[0][1]}: {found.failures[0][2]}")
     document = _sweep_document(found, trace, metric)
     if out is not None:
-        from gpuyard.sim.study_plots import write_sweep
+        from gpuyard.sim.trace_plots import write_sweep
 
         write_sweep(found, metric, output.plain(document), out)
         output.say(f"wrote {out}/: sweep.csv, sweep.json and the curve")

@@ -31,7 +31,7 @@ def fill(
         facts = inflate(jobs, cluster, chosen, factor, seed, bars.get(chosen))
     facts = {"trace": jobs.source, "dropped": sum(jobs.dropped.values()), **facts}
     if out is not None:
-        from gpuyard.sim.study_plots import write_filling
+        from gpuyard.sim.trace_plots import write_filling
 
         write_filling(facts, out)
         output.say(f"wrote {out}/: curve.csv, metrics.json and a plot")

@@ -27,7 +27,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """What goes for all pods."""
+    """Settings of all pods."""
 
     namespace: str = ""
     """Empty: that of the kubeconfig's context."""
@@ -51,7 +51,7 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """How the pods of one scheduler ask for GPUs, and whom."""
+    """How the pods of one scheduler ask for GPUs, and which scheduler they name."""
 
     scheduler_name: str = names.SCHEDULER
     ask: str = names.GPU_MEMORY
@@ -63,8 +63,6 @@ class SchedulerSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSettings:
-    """What the pods of one workload are."""
-
     container: str
     args: tuple[str, ...] = ()
     memory_gib: int = 0
@@ -76,15 +74,13 @@ class WorkloadSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it."""
-
     cluster: ClusterSettings
     schedulers: Mapping[str, SchedulerSettings]
     workloads: Mapping[str, WorkloadSettings]
 
 
 def read_settings(experiment: Experiment, file: Path) -> Settings:
-    """What an experiment says of clusters; a `UserError` tells the place of a mistake in the file."""
+    """The cluster settings of an experiment; a `UserError` names the place of a mistake in the file."""
     schedulers = {
         one.name: _scheduler(Keys(one.kubernetes, file, f"schedulers[{number}].kubernetes"))
         for number, one in enumerate(experiment.schedulers, 1)
@@ -149,7 +145,7 @@ def _workload(given: Keys, name: str) -> WorkloadSettings:
 
 
 def _check_braces(found: WorkloadSettings, known: tuple[str, ...], place: str) -> None:
-    """Refuse `{secnods}` in what is filled in for each pod."""
+    """Refuse unknown placeholders."""
     for text in (*found.labels.values(), *found.annotations.values()):
         for name in _BRACES.findall(text):
             if name not in known:
@@ -157,19 +153,18 @@ def _check_braces(found: WorkloadSettings, known: tuple[str, ...], place: str) -
 
 
 def filled_in(text: str, values: Mapping[str, str]) -> str:
-    """A text with what stands in braces filled in."""
+    """A text with its placeholders replaced."""
     return _BRACES.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 def speed(value: Any) -> float:
-    """A number above 0."""
     if not 0 < (found := validation.number(value)) <= 10_000:
         raise UserError(f"a number above 0 is expected, as in 20, not {validation.shown(value)}")
     return found
 
 
 def dns_name(text: str, longest: int) -> str:
-    """A text as Kubernetes takes it for a name: small letters, digits and dashes."""
+    """A valid name in Kubernetes: small letters, digits and dashes."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:longest].strip("-")
     return plain or "x"
 
@@ -181,7 +176,7 @@ def _dns(value: Any) -> str:
 
 
 def _word(value: Any) -> str:
-    """A value of a label or an annotation: Kubernetes wants texts, and `true` and `20` are meant as such."""
+    """A value of a label or an annotation: Kubernetes wants texts, so `true` and `20` become such."""
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else validation.text(value)
@@ -201,7 +196,7 @@ _EXPECTED = "it looks like [{model: ssd-mobilenet, container_name: ..., image_na
 
 
 def experiment_of(given: list[Any], file: Path) -> dict[str, Any]:
-    """What such a list says, as an experiment's file would."""
+    """A list of models of Kube-Knots' generator as an experiment file."""
     models = Keys({"models": given}, file).several("models", _EXPECTED)
     return {"name": file.stem, **_REST, "workloads": [found for one in models for found in _workloads(one)]}
 

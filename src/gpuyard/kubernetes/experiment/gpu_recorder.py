@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from gpuyard.errors import GpuyardError, UserError, suggest
+from gpuyard.figures.files import cell, csv_text, write_atomically
 from gpuyard.figures.panels import key_of, subjects
-from gpuyard.monitor.sources.prometheus_metrics import BY_NAME
-from gpuyard.monitor.sources.source import Source
-from gpuyard.monitor.tracks import Column, broken, gap_texts, to_edges
+from gpuyard.monitor.sources import Source
+from gpuyard.monitor.sources.prometheus_queries import BY_NAME
+from gpuyard.monitor.tracks import Column, broken, gap_texts, taken, to_edges
 from gpuyard.recordings.series import METRICS, Floats, Recording, Series, Subject
-from gpuyard.units import format_number
 
 EVERY = 15.0
 """Seconds from one reading to the next."""
@@ -31,7 +29,7 @@ _LAST_TRIES = 3
 
 
 class Recorder:
-    """Reads some metrics from a source, from a thread of its own, until it is told that it is over."""
+    """Reads some metrics from a source in a thread of its own, until its end."""
 
     def __init__(
         self, source: Source, metrics: Sequence[str], warn: Callable[[str], None], *, every: float = EVERY
@@ -56,7 +54,7 @@ class Recorder:
             self._go_on(time.time() - _LATE)
 
     def _go_on(self, until: float) -> bool:
-        """Read on from where the last answer ended; whether there was one."""
+        """Read on from the end of the last answer; returns whether there is one."""
         if until <= self._until:
             return True
         try:
@@ -76,7 +74,7 @@ class Recorder:
         return True
 
     def recording(self, begin: float, end: float, hosts: Collection[str] = (), *, edges: bool = True) -> Recording:
-        """All of it, from when to when: of GPUs of these hosts, where those are told; with `edges` to both ends."""
+        """The recording of a span, of GPUs of these hosts, if any are known; with `edges` up to both ends."""
         self._ended.set()
         self._thread.join()
         time.sleep(max(0.0, end + _LATE - time.time()))
@@ -93,13 +91,13 @@ class Recorder:
         if edges:
             period = max((one.period for one in found.series), default=1.0)
             return to_edges(found, begin, end, held=max(BEFORE, _LOST * period))
-        inside = (_between(one, begin, end) for one in found.series)
+        inside = (taken(one, (one.at >= begin) & (one.at <= end)) for one in found.series)
         found.series = [one for one in inside if len(one.at)]
         return found
 
 
 def joined(parts: Sequence[Recording], begin: float, end: float) -> Recording:
-    """Recordings that follow each other as one; where nothing is known between two of them, there is a gap."""
+    """Recordings that follow each other as one; with a gap where nothing is known between two of them."""
     pieces: dict[tuple[str, int, str, str], list[Series]] = {}
     for part in parts:
         for one in part.series:
@@ -114,7 +112,7 @@ def joined(parts: Sequence[Recording], begin: float, end: float) -> Recording:
 
 
 def _gaps(recording: Recording, least: float = 0.0) -> list[str]:
-    """Sentences on times of which nothing is known: what parts say of theirs, the whole says better."""
+    """Warnings of gaps; those of the whole replace those of its parts."""
     of_gpus = [one for one in recording.series if not one.subject.job and one.metric != "xid"]  # which come and go
     return gap_texts(of_gpus, recording.start, min(recording.end, time.time()), least=least)
 
@@ -137,18 +135,12 @@ def _one(tables: Sequence[Floats | None]) -> Floats | None:
     return np.concatenate(known) if len(known) == len(tables) else None
 
 
-def _between(one: Series, begin: float, end: float) -> Series:
-    inside = (one.at >= begin) & (one.at <= end)
-    low, high = (None if table is None else table[inside] for table in (one.low, one.high))
-    return Series(one.subject, one.metric, one.at[inside], one.mean[inside], low, high, one.period)
-
-
 COMBINED = "combined.csv"
 _MIB = 2.0**20
 
 
 class Wanted(NamedTuple):
-    """A metric under the name by which somebody asked for it."""
+    """A metric under the name that the user gave."""
 
     name: str
     """Ours, or one of DCGM's, as `dcgm_fb_used`."""
@@ -156,18 +148,18 @@ class Wanted(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """What values are in: memory is in MiB, as DCGM has it."""
+        """Memory is in MiB, as in DCGM."""
         unit = METRICS[self.metric].unit
         return "MiB" if unit == "bytes" else unit
 
     @property
     def factor(self) -> float:
-        """What a value of a series is divided by."""
+        """Divisor of the values of a series."""
         return _MIB if METRICS[self.metric].unit == "bytes" else 1.0
 
 
 def wanted(names: Sequence[str]) -> list[Wanted]:
-    """Metrics by our names or those of DCGM, old and new; one that there is not is refused."""
+    """Metrics by our names or those of DCGM, old and new; unknown ones are refused."""
     found = []
     for name in dict.fromkeys(names):
         if name in METRICS:
@@ -181,9 +173,7 @@ def wanted(names: Sequence[str]) -> list[Wanted]:
 
 
 def write_metrics(folder: Path, recording: Recording, names: Sequence[str]) -> list[Path]:
-    """Write what is known of some metrics; a file for each GPU, if there are several. Seconds are since the start."""
-    from gpuyard.figures.style import write_atomically
-
+    """Write a CSV file of each metric; one per GPU, if there are several. Seconds are since the start."""
     asked = wanted(names)
     gpus = subjects(recording)
     texts: dict[str, str] = {}
@@ -208,11 +198,11 @@ def _place(subject: Subject) -> str:
 def _single(series: Series, asked: Wanted, start: float) -> str:
     known = ~np.isnan(series.mean)
     pairs = zip((series.at[known] - start).tolist(), (series.mean[known] / asked.factor).tolist(), strict=True)
-    return _csv(["second", "value"], [[_number(at), _number(value)] for at, value in pairs])
+    return csv_text(("second", "value"), ([cell(at, 3), cell(value, 3)] for at, value in pairs))
 
 
 def _combined(recording: Recording, asked: Sequence[Wanted]) -> str:
-    """A line for each GPU and instant at which something of it is known."""
+    """A line for each GPU and instant with a value."""
     heads = [f"{one.name} [{one.unit}]" if one.unit else one.name for one in asked]
     rows: dict[tuple[float, str], dict[str, float]] = {}
     named = {key_of(subject): _place(subject) for subject in subjects(recording)}
@@ -223,24 +213,12 @@ def _combined(recording: Recording, asked: Sequence[Wanted]) -> str:
             if value == value:  # NaN is not
                 rows.setdefault((at, named[key_of(one.subject)]), {})[one.metric] = value
     lines = [
-        [_number(at - recording.start), gpu, *(_told(values, one) for one in asked)]
+        [cell(at - recording.start, 3), gpu, *(_scaled(values.get(one.metric), one) for one in asked)]
         for (at, gpu), values in sorted(rows.items())
         if any(one.metric in values for one in asked)
     ]
-    return _csv(["second", "gpu", *heads], lines)
+    return csv_text(("second", "gpu", *heads), lines)
 
 
-def _told(values: Mapping[str, float], asked: Wanted) -> str:
-    return _number(values[asked.metric] / asked.factor) if asked.metric in values else ""
-
-
-def _number(value: float) -> str:
-    return format_number(round(value, 3))
-
-
-def _csv(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows(rows)
-    return text.getvalue()
+def _scaled(value: float | None, asked: Wanted) -> str:
+    return cell(None if value is None else value / asked.factor, 3)

@@ -40,8 +40,6 @@ _LONGEST = 63 - 7
 
 @dataclass(frozen=True, slots=True)
 class ManifestBuilder:
-    """Makes the objects of one run."""
-
     settings: Settings
     scheduler: Scheduler
     percent: float
@@ -51,7 +49,7 @@ class ManifestBuilder:
     """What everything of the run is labelled with; its last six letters end the names."""
 
     def object(self, arrival: Arrival) -> Object:
-        """The pod or the job of an arrival."""
+        """The pod or the Job of an arrival."""
         pod, cluster = self.pod(arrival), self.settings.cluster
         if cluster.kind == "pod":
             return {"apiVersion": "v1", "kind": "Pod", **pod}
@@ -89,7 +87,7 @@ class ManifestBuilder:
         return found
 
     def _wishes(self, workload: Workload, said: WorkloadSettings) -> tuple[dict[str, str], dict[str, str], Object]:
-        """What a pod says of GPUs: labels, annotations, limits."""
+        """How a pod asks for GPUs: labels, annotations, limits."""
         memory = int(asked(workload, self.percent, self.capacity) // MIB)
         if self.scheduler.sharing == "exclusive" or not memory:
             return {}, {}, {names.GPU: str(workload.gpus)}
@@ -107,7 +105,7 @@ class ManifestBuilder:
         return labels, annotations, limits
 
     def _container(self, workload: Workload, said: WorkloadSettings, limits: Object, *, sees: bool) -> Object:
-        """Its one container; `sees`: our scheduler tells which GPUs it has, and so it is told."""
+        """`sees`: our scheduler annotates the pod with its GPUs, and the container gets them as a variable."""
         variables: list[Object] = [{"name": name, "value": value} for name, value in workload.environment.items()]
         if sees and names.GPU not in limits:
             path = f"metadata.annotations['{names.INDICES}']"
@@ -130,7 +128,7 @@ def asked_gib(workload: Workload, given: int, percent: float, capacity: float) -
 
 
 def merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; below a key of both, likewise. Containers are merged in their order, other lists and values replaced."""
+    """A deep merge. Containers are merged in their order, `env` is appended, other lists and values are replaced."""
     found = dict(base)
     for key, value in more.items():
         former = found.get(key)
@@ -147,7 +145,7 @@ def merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(arrival: Arrival, speed: float) -> dict[str, str]:
-    """What may stand in braces."""
+    """The values of placeholders."""
     found = {"name": arrival.name}
     if (behaviour := arrival.workload.behaviour) is not None:
         times = {"seconds": behaviour.seconds, "overhead": behaviour.overhead, "ramp": behaviour.ramp}
@@ -162,8 +160,6 @@ def _filled(said: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str
 
 
 class ClusterExperiment(NamedTuple):
-    """What a file says."""
-
     experiment: Experiment
     settings: Settings
 
@@ -185,13 +181,13 @@ def read_file(path: str | Path, **given: Any) -> ClusterExperiment:
 
 
 def _kept(cluster: ClusterSettings) -> dict[str, Any]:
-    """What results depend on; not where Prometheus is, nor how long one waits between runs."""
+    """The settings that results depend on; not where Prometheus is, nor pauses and limits."""
     ignored = ("prometheus", "pause", "limit")
     return {"engine": "kubernetes", **{key: value for key, value in asdict(cluster).items() if key not in ignored}}
 
 
 def write_manifests(found: ClusterExperiment, runs: Sequence[Run], capacity: float, out: Path) -> list[Path]:
-    """Write what the first repetition of runs would submit, a folder for each, and when; the folder must be empty."""
+    """Write the manifests of the first repetition, a folder for each run, with the times; `out` must be empty."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is not empty; name another folder by --generate, or move it away")
     written = []

@@ -20,7 +20,7 @@ OVER = ("Succeeded", "Failed")
 
 @dataclass(slots=True)
 class PodHistory:
-    """One pod. Times are seconds since the epoch; None: not yet, or nobody knows."""
+    """One pod. Times are seconds since the epoch; None: not yet, or not known."""
 
     name: str
     uid: str
@@ -37,9 +37,9 @@ class PodHistory:
     gpus: str = ""
     admitted_by: str = ""
     message: str = ""
-    """What its container said at the end, or why the kubelet ended it."""
+    """Its termination message, or why the kubelet ended it."""
     gone: bool = False
-    """Whether it was deleted."""
+    """It was deleted."""
     waits: str = ""
     """Why it has no node, in its scheduler's words."""
     _counted: dict[str, int] = field(default_factory=dict)
@@ -51,11 +51,10 @@ class PodHistory:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will become of it."""
         return self.gone or self.phase in OVER
 
     def see(self, pod: Object, at: float, *, live: bool = True) -> None:
-        """Take in how it is now; `live`: it became so just now, else at some time before."""
+        """Take in its state; `live`: it changed just now, else at some time before."""
         meta, status = pod["metadata"], pod.get("status", {})
         said = meta.get("annotations") or {}
         self.node = pod["spec"].get("nodeName") or self.node
@@ -95,7 +94,6 @@ class PodHistory:
             self.message = state["terminated"].get("message", "") or self.message
 
     def leave(self, at: float) -> None:
-        """It was deleted."""
         self.gone = True
         if self.ended is None:
             self.ended = at
@@ -112,7 +110,7 @@ class PodHistory:
 
 
 def ran_out(terminated: Object) -> bool:
-    """Whether a container ended for want of memory, of the GPU's or of its own."""
+    """Whether a container ran out of memory, the GPU's or its own."""
     if terminated.get("reason") == "OOMKilled":
         return True
     return bool(terminated.get("exitCode")) and recognise(terminated.get("message", "").encode()) is not None
@@ -121,29 +119,27 @@ def ran_out(terminated: Object) -> bool:
 def job_result(
     arrival: Arrival, arrived: float, pods: Sequence[PodHistory], begin: float, *, failed: bool
 ) -> JobResult:
-    """What became of a job, in seconds since `begin`; `failed`: whether the cluster gave it up."""
+    """The course of a job, in seconds since `begin`; `failed`: whether the cluster gave it up."""
     pods = sorted(pods, key=lambda pod: (pod.bound is None, pod.bound or 0.0))
     started = [pod.started for pod in pods if pod.started is not None]
-    ended = [pod.ended for pod in pods if pod.ended is not None]
     last = pods[-1] if pods else None
-    return JobResult(
-        arrival.name,
-        arrival.workload.name,
-        arrived=round(arrived - begin, 3),
-        started=_since(begin, min(started, default=None)),
-        ended=_since(begin, max(ended, default=None)),
+    return JobResult.since(
+        begin,
+        arrival,
+        arrived=arrived,
+        started=min(started, default=None),
+        ended=max((pod.ended for pod in pods if pod.ended is not None), default=None),
+        bound=min((pod.bound for pod in pods if pod.bound is not None), default=None),
         ran=round(last.ran, 3) if last else 0.0,
         restarts=sum(pod.restarts for pod in pods) + max(0, len(started) - 1),
         ooms=sum(pod.ooms for pod in pods),
         state=_state(pods, failed),
         admitted_by=pods[0].admitted_by if pods else "",
-        bound=_since(begin, min((pod.bound for pod in pods if pod.bound is not None), default=None)),
         where=last.where if last else "",
     )
 
 
 def _state(pods: Sequence[PodHistory], failed: bool) -> str:
-    """How it ended, in the words of all engines."""
     if not failed and any(pod.phase == "Succeeded" for pod in pods):
         return "succeeded"
     last = pods[-1] if pods else None
@@ -164,14 +160,10 @@ def _condition(status: Object, kind: str) -> Object:
 
 
 def _when(at: float, stamp: str | None, live: bool) -> float:
-    """Just now, or when the cluster says that it was, if that is known."""
+    """Just now, or when the cluster says, if it does."""
     if live or not stamp:
         return at
     return min(at, moment(stamp) or at)
-
-
-def _since(begin: float, at: float | None) -> float | None:
-    return None if at is None else round(at - begin, 3)
 
 
 JOBS = "batch/v1"
@@ -180,14 +172,12 @@ _PAUSE, _LONGEST = 0.2, 5.0
 
 
 class JobEnd(NamedTuple):
-    """How a job of the cluster ended."""
-
     failed: bool
     why: str = ""
 
 
 class Follower:
-    """Knows how the pods of one run are, and its jobs, where it has any; others may wait for news."""
+    """Follows the pods of one run, and its Job objects, if it has any; `news` is notified of changes."""
 
     def __init__(self, api: Api, namespace: str, run: str, *, jobs: bool, warn: Callable[[str], None]) -> None:
         self._api, self._namespace, self._warn = api, namespace, warn
@@ -195,10 +185,10 @@ class Follower:
         self._by_jobs = jobs
         self.news = threading.Condition()
         self.pods: dict[str, PodHistory] = {}
-        """By their UIDs."""
+        """By UID."""
         self._by_job: dict[str, list[PodHistory]] = {}
         self.over: dict[str, JobEnd] = {}
-        """By what `JOB` says of jobs, those of the cluster's jobs that are over."""
+        """The Job objects that are over, by their label `JOB`."""
         self._ended = threading.Event()
         self._watches: dict[str, Watch] = {}
         kinds = {"pods": core("pods", namespace), **({"jobs": group(JOBS, "jobs", namespace)} if jobs else {})}
@@ -220,11 +210,10 @@ class Follower:
             thread.join(_LONGEST)
 
     def of(self, job: str) -> list[PodHistory]:
-        """The pods of a job."""
         return self._by_job.get(job, [])
 
     def is_over(self, job: str, *, by_job: bool | None = None) -> bool:
-        """Whether nothing more will become of a job that was submitted; `by_job`: it is one of the cluster's."""
+        """Whether a submitted job is over; `by_job`: it is a Job object, not a pod."""
         if self._by_jobs if by_job is None else by_job:
             return job in self.over
         pods = self.of(job)
@@ -238,7 +227,7 @@ class Follower:
                 self._take_all(kind, listed, live)
                 if complaint:
                     self._warn(f"the API server answers again, and {kind} are followed on")
-                pause, live, complaint = _PAUSE, False, ""  # what the next list tells happened while nobody watched
+                pause, live, complaint = _PAUSE, False, ""  # changes in the next list happened while there was no watch
                 self._watch(kind, path, listed.version)
             except (ApiError, Unreachable) as error:
                 if self._ended.is_set() or (isinstance(error, ApiError) and error.gone):
@@ -250,7 +239,7 @@ class Follower:
                 pause = min(2 * pause, _LONGEST)
 
     def _watch(self, kind: str, path: str, version: str) -> None:
-        """Hear of changes until the server ends that, and then go on from there."""
+        """Read changes until the server ends the watch, and go on from there."""
         while not self._ended.is_set():
             watch = self._watches[kind] = self._api.watch(path, version, labelSelector=self._selector)
             for change in watch:
@@ -265,9 +254,9 @@ class Follower:
         if kind == "pods":
             there = {found["metadata"]["uid"] for found in listed.items}
             with self.news:
-                for uid, story in self.pods.items():
-                    if uid not in there and not story.gone:
-                        story.leave(now)
+                for uid, history in self.pods.items():
+                    if uid not in there and not history.gone:
+                        history.leave(now)
                 self.news.notify_all()
 
     def _take(self, kind: str, found: Object, at: float, *, live: bool, gone: bool = False) -> None:
@@ -275,13 +264,13 @@ class Follower:
         job = meta.get("labels", {}).get(JOB, meta["name"])
         with self.news:
             if kind == "pods":
-                story = self.pods.get(meta["uid"])
-                if story is None:
-                    story = self.pods[meta["uid"]] = PodHistory(meta["name"], meta["uid"])
-                    self._by_job.setdefault(job, []).append(story)
-                story.see(found, at, live=live)
+                history = self.pods.get(meta["uid"])
+                if history is None:
+                    history = self.pods[meta["uid"]] = PodHistory(meta["name"], meta["uid"])
+                    self._by_job.setdefault(job, []).append(history)
+                history.see(found, at, live=live)
                 if gone:
-                    story.leave(at)
+                    history.leave(at)
             elif gone:
                 self.over.setdefault(job, JobEnd(True, "it was deleted"))
             else:

@@ -2,56 +2,54 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any
 
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.experiments.design import Arrival
+from gpuyard.experiments.interrupts import interruptible
 from gpuyard.kubernetes.api_client import Api, ApiError, Object, Unreachable, core, group
 from gpuyard.kubernetes.experiment.manifests import EXPERIMENT
 from gpuyard.kubernetes.experiment.pod_follower import JOBS, Follower, PodHistory
 from gpuyard.units import format_duration
 
 _AGAIN, _RETRY_FOR = 1.0, 300.0
-"""Seconds from one try to submit something to the next, and in all, while the API server does not answer."""
+"""Seconds between two tries to submit, and of all tries, while the API server does not answer."""
 _STALL = 120.0
-"""Seconds without any news after which it is told who waits, and why."""
+"""Seconds without any news after which a warning says which pods wait, and why."""
 
 
 def submit(api: Api, namespace: str, body: Object, warn: Callable[[str], None]) -> Object:
-    """Make a pod or a job."""
+    """Create a pod or a Job; tried again while the server does not answer."""
     path = group(JOBS, "jobs", namespace) if body["kind"] == "Job" else core("pods", namespace)
     name = body["metadata"].get("name") or body["metadata"].get("generateName", "")
-    end, told = time.monotonic() + _RETRY_FOR, False
+    end, warned = time.monotonic() + _RETRY_FOR, False
     while True:
         try:
             return api.post(path, body)
         except (ApiError, Unreachable) as error:
-            if isinstance(error, ApiError) and error.conflict and told:
-                return api.get(f"{path}/{name}")  # the server had made it before it was away
+            if isinstance(error, ApiError) and error.conflict and warned:
+                return api.get(f"{path}/{name}")  # the server had created it before it went away
             if isinstance(error, ApiError) and not error.later:
                 raise UserError(f"{body['kind'].lower()} {name} was refused: {error}") from error
             if time.monotonic() > end:
                 raise
-            if not told:
+            if not warned:
                 warn(f"{error}; {name} is submitted again until it is taken")
-            told = True
+            warned = True
             time.sleep(_AGAIN)
 
 
 class StallWarnings:
-    """Tells once in a while who waits, and why, if nothing happens."""
+    """Warns now and then which pods wait, and why, if nothing happens."""
 
     def __init__(self, api: Api, namespace: str, warn: Callable[[str], None]) -> None:
         self._api, self._namespace, self._warn = api, namespace, warn
         self._seen, self._since = (0, 0, 0), time.monotonic()
 
     def look(self, follower: Follower) -> None:
-        """See whether something happened since."""
         pods = list(follower.pods.values())
         seen = len(pods), sum(pod.bound is not None for pod in pods), sum(pod.over for pod in pods)
         if seen != self._seen:
@@ -69,21 +67,61 @@ class StallWarnings:
 
 
 def _why(api: Api, namespace: str, pod: PodHistory) -> str:
-    """Why a pod has no node: what its scheduler last said of it, as a condition or an event; empty: nobody says."""
+    """Why a pod has no node, as its scheduler last said in a condition or an event; empty: not known."""
     if pod.waits:
         return pod.waits
     try:
         events = api.list(core("events", namespace), fieldSelector=f"involvedObject.name={pod.name}").items
     except GpuyardError:
-        return ""  # whoever may not read events is not told, and that is all
+        return ""  # reading events may be forbidden
     failed = [event for event in events if event.get("reason") == "FailedScheduling"]
     failed.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
     return str(failed[-1].get("message", "")) if failed else ""
 
 
+class PodSubmissions:
+    """The jobs of one run as pods or Job objects, submitted and followed."""
+
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        follower: Follower,
+        object_of: Callable[[Arrival], Object],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._api, self._namespace, self._follower = api, namespace, follower
+        self._object_of, self._warn = object_of, warn
+        self._stalls = StallWarnings(api, namespace, warn)
+        self._by_job: dict[str, bool] = {}
+        self._ended = 0
+        self.arrived: dict[str, float] = {}
+        """When each job was created, in seconds since the epoch."""
+
+    def submit(self, arrival: Arrival) -> None:
+        body = self._object_of(arrival)
+        submit(self._api, self._namespace, body, self._warn)
+        self._by_job[arrival.name] = body["kind"] == "Job"
+        self.arrived[arrival.name] = time.time()
+
+    def ended(self) -> int:
+        with self._follower.news:
+            self._ended = self._count()
+        return self._ended
+
+    def wait(self, timeout: float) -> None:
+        """Wait so long, or until there is news of a pod."""
+        with self._follower.news:
+            if self._count() == self._ended:  # else one ended since `ended` looked, and was notified already
+                self._follower.news.wait(timeout)
+        self._stalls.look(self._follower)
+
+    def _count(self) -> int:
+        return sum(self._follower.is_over(name, by_job=by_job) for name, by_job in self._by_job.items())
+
+
 PATIENCE = 120.0
 """Seconds for pods to be gone after they were deleted: they have a grace period, and machines may be slow."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK = 0.2
 
 
@@ -91,28 +129,24 @@ _LOOK = 0.2
 def cleared(
     api: Api, namespace: str, run: str, warn: Callable[[str], None], done: Callable[[], object] = lambda: None
 ) -> Iterator[None]:
-    """Delete everything with the label of a run in the end, and call `done` when it is gone.
+    """Delete everything with the label of a run at the end, and call `done` when it is gone.
 
-    Signals that end a program are heard like Ctrl-C before; one more while it is waited for pods ends the waiting.
+    Signals that end a program are heard like Ctrl-C; one more while pods are ending stops the wait for them.
     """
-    before = _heard(signal.default_int_handler)
     impatient = threading.Event()
-    try:
-        yield
-    finally:
-        _heard(lambda number, frame: impatient.set(), before)
+    with interruptible() as handle:
         try:
+            yield
+        finally:
+            handle(lambda number, frame: impatient.set())
             if clear(api, namespace, run, warn, impatient):
                 done()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def clear(
     api: Api, namespace: str, run: str, warn: Callable[[str], None], impatient: threading.Event | None = None
 ) -> bool:
-    """Delete jobs and pods with a label, and wait until they are gone, or nobody wants to wait any longer; if so."""
+    """Delete jobs and pods with a label, and wait until they are gone; False if `impatient` is set before that."""
     waits, selector = impatient or threading.Event(), f"{EXPERIMENT}={run}"
     end = time.monotonic() + PATIENCE
     while True:
@@ -132,7 +166,7 @@ def clear(
 
 
 def _delete(api: Api, namespace: str, selector: str) -> None:
-    """Tell the server to delete them, jobs first, which would make other pods.
+    """Delete them, jobs first, which would create other pods.
 
     One by one: servers up to 1.20 that delete many at once give all the grace period of the first, which is none for a
     pod without a node, and containers of the others would run on unseen.
@@ -152,16 +186,6 @@ def _listed(api: Api, path: str, selector: str) -> list[Object]:
     try:
         return api.list(path, labelSelector=selector).items
     except ApiError as error:
-        if error.status == 403:  # who may not even see jobs has made none
+        if error.status == 403:  # without the right to list jobs we have created none
             return []
         raise
-
-
-def _heard(handler: Callable[[int, FrameType | None], Any], numbers: dict[int, Any] | None = None) -> dict[int, Any]:
-    """Let signals that end a program be handled so; what was before. Only the main thread hears any."""
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    known = (
-        [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN] if numbers is None else numbers
-    )
-    return {number: signal.signal(number, handler) for number in known}

@@ -15,33 +15,29 @@ import yaml
 
 from gpuyard.errors import UserError
 from gpuyard.experiments.design import Arrival, JobResult, Workload
+from gpuyard.experiments.runner import submit_all
 from gpuyard.kubernetes.api_client import Api, Object
 from gpuyard.kubernetes.experiment.cluster_settings import dns_name
 from gpuyard.kubernetes.experiment.gpu_recorder import Recorder, Wanted
 from gpuyard.kubernetes.experiment.manifests import EXPERIMENT, JOB
 from gpuyard.kubernetes.experiment.pod_follower import Follower, PodHistory, job_result
-from gpuyard.kubernetes.experiment.pod_lifecycle import StallWarnings, cleared, submit
-from gpuyard.monitor.sources.source import Source
+from gpuyard.kubernetes.experiment.pod_lifecycle import PodSubmissions, cleared
+from gpuyard.monitor.sources import Source
 from gpuyard.monitor.summaries import mean, most
 from gpuyard.recordings.series import Mark, Recording, Subject
 
 _KINDS = {"Pod": "v1", "Job": "batch/v1"}
-_LOOK = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a file asks for."""
-
     objects: tuple[Object, ...]
     namespace: str
-    """Empty: nobody says."""
+    """Empty: the file does not say."""
 
 
 @dataclass(slots=True)
 class WorkloadRun:
-    """What became of it."""
-
     begin: float
     jobs: list[JobResult] = field(default_factory=list)
     recording: Recording = field(default_factory=lambda: Recording(0.0, 0.0))
@@ -49,12 +45,11 @@ class WorkloadRun:
 
     @property
     def seconds(self) -> float:
-        """From the beginning to the last end."""
         return self.recording.end - self.begin
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The pods and jobs of a file in YAML or JSON."""
+    """The pods and Jobs of a file in YAML or JSON."""
     try:
         found = [one for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if one is not None]
     except FileNotFoundError:
@@ -87,7 +82,7 @@ def _check(one: Any, place: str) -> None:
 
 
 def labelled(one: Object, run: str, job: str) -> Object:
-    """The same with our labels, by which it, and the pods of a job, are found again."""
+    """A copy with our labels, by which it, and the pods of a Job, are found again."""
     found, labels = copy.deepcopy(one), {EXPERIMENT: run, JOB: job}
     parts = [found] + ([found["spec"].setdefault("template", {})] if found["kind"] == "Job" else [])
     for part in parts:
@@ -97,55 +92,42 @@ def labelled(one: Object, run: str, job: str) -> Object:
 
 
 def watch(
-    api: Api,
-    namespace: str,
-    manifest: Manifest,
-    recorder: Recorder,
-    warn: Callable[[str], None],
-    *,
-    keep: bool = False,
+    api: Api, namespace: str, manifest: Manifest, recorder: Recorder, warn: Callable[[str], None], *, keep: bool = False
 ) -> WorkloadRun:
-    """Make what a manifest says, wait until it is over or somebody interrupts, and delete it, unless it is kept."""
+    """Create the objects of a manifest, wait for their end or an interrupt, and delete them, unless they are kept."""
     run = f"monitor-{dns_name(_name(manifest.objects[0]), 40)}-{secrets.token_hex(3)}"
-    names = _distinct([_name(one) for one in manifest.objects])
-    by_jobs = {name: one["kind"] == "Job" for name, one in zip(names, manifest.objects, strict=True)}
+    objects = dict(zip(_distinct([_name(one) for one in manifest.objects]), manifest.objects, strict=True))
+    jobs = [Arrival(0.0, name, Workload(name)) for name in objects]
     with ExitStack() as stack:
         if not keep:
             stack.enter_context(cleared(api, namespace, run, warn))
         stack.enter_context(recorder)
-        follower = stack.enter_context(Follower(api, namespace, run, jobs=any(by_jobs.values()), warn=warn))
+        by_jobs = any(one["kind"] == "Job" for one in manifest.objects)
+        follower = stack.enter_context(Follower(api, namespace, run, jobs=by_jobs, warn=warn))
+        submissions = PodSubmissions(
+            api, namespace, follower, lambda job: labelled(objects[job.name], run, job.name), warn
+        )
         begin = time.time()
         found = WorkloadRun(begin)
         try:
-            for name, one in zip(names, manifest.objects, strict=True):
-                submit(api, namespace, labelled(one, run, name), warn)
-            _wait(follower, by_jobs, StallWarnings(api, namespace, warn))
+            submit_all(jobs, submissions, lambda done, total: None)
         except KeyboardInterrupt:
             found.interrupted = True
         ended = time.time()
-        for name in names:
-            over = follower.over.get(name)
-            pods, arrival = follower.of(name), Arrival(0.0, name, Workload(name))
-            found.jobs.append(job_result(arrival, begin, pods, begin, failed=over is not None and over.failed))
+        for job in jobs:
+            over = follower.over.get(job.name)
+            failed = over is not None and over.failed
+            found.jobs.append(job_result(job, begin, follower.of(job.name), begin, failed=failed))
         last = max((job.ended for job in found.jobs if job.ended is not None), default=0.0)
         end = ended if found.interrupted or not last else begin + last
-        pods = [pod for name in names for pod in follower.of(name)]
+        pods = [pod for name in objects for pod in follower.of(name)]
         found.recording = _theirs(recorder.recording(begin, end, {pod.node for pod in pods}, edges=False), pods)
         found.recording.marks += [_mark(pod, end) for pod in pods if pod.started is not None]
     return found
 
 
-def _wait(follower: Follower, by_jobs: dict[str, bool], patience: StallWarnings) -> None:
-    while True:
-        with follower.news:
-            if all(follower.is_over(name, by_job=by_job) for name, by_job in by_jobs.items()):
-                return
-            follower.news.wait(_LOOK)
-        patience.look(follower)
-
-
 def _theirs(recording: Recording, pods: Sequence[PodHistory]) -> Recording:
-    """What is about the GPUs that pods had, as far as their scheduler tells; else about all of their nodes."""
+    """The series of the GPUs that pods had, if their scheduler says which; else of all GPUs of their nodes."""
     had = {int(index) for pod in pods for index in pod.gpus.split(",") if index.isdecimal()}
     if had and all(pod.gpus for pod in pods if pod.node) and len({pod.node for pod in pods if pod.node}) == 1:
         recording.series = [one for one in recording.series if one.subject.gpu in had] or recording.series
@@ -164,7 +146,7 @@ def _name(one: Object) -> str:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Names of which none is there twice: a pod and a job may be called the same."""
+    """Distinct names: a pod and a Job may have the same."""
     found: list[str] = []
     for name in names:
         found.append(name if name not in found else f"{name}-{len(found)}")
@@ -172,7 +154,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def summary(found: WorkloadRun, source: Source, asked: Sequence[Wanted]) -> dict[str, Any]:
-    """All of it in numbers; times in seconds."""
+    """The numbers of a run; times in seconds."""
     metrics = []
     for one in asked:
         series = [each for each in found.recording.of(one.metric) if not each.subject.job]

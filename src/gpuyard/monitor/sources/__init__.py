@@ -3,23 +3,53 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gpuyard.errors import UserError, suggest
-from gpuyard.monitor.sources.source import Source
+from gpuyard.recordings.series import METRICS, Recording, Subject, names_of
 
 KINDS = ("recordings", "prometheus", "simulated")
 HELP = "recordings (of the daemon), prometheus, prometheus:URL, simulated, simulated:4x16G, or a CSV of nvidia-smi"
-"""What can be said, for people."""
 _CSV = re.compile(r"(.+\.(?:csv|txt|log))(?::(.+))?", re.DOTALL | re.IGNORECASE)
 
 
-def open_source(text: str, client_factory: Callable[[], Any], *, url: str = "") -> Source:
-    """The source that a text names; `url` is of Prometheus, where the text has none.
+class Source(Protocol):
+    """Has series of GPUs in the past."""
 
-    `client_factory` gives a `Client`, for recordings.
+    @property
+    def name(self) -> str:
+        """For errors and captions."""
+
+    def read(
+        self, metrics: Sequence[str], start: float, end: float,
+        *, gpus: Sequence[str] = (), job: str = "", step: float | None = None,
+    ) -> Recording:  # fmt: skip
+        """The series of a span of time, in seconds since the epoch.
+
+        `gpus` are indices or UUIDs, none: all; `job` asks for that job's own series and for the GPUs that it had;
+        `step` is seconds from one value to the next, by default as fine as is sensible. Missing values are a gap and a
+        warning; a `UserError` is for what can never be read.
+        """
+
+
+def checked_metrics(metrics: Sequence[str]) -> list[str]:
+    """Names of metrics in our order; unknown ones are refused."""
+    if strange := [name for name in metrics if name not in METRICS]:
+        raise UserError(f"there is no metric '{strange[0]}'{suggest(strange[0], METRICS)}")
+    return names_of(metrics)
+
+
+def is_selected(subject: Subject, gpus: Sequence[str]) -> bool:
+    """Whether a GPU is among those named by index or UUID; none: all."""
+    return not gpus or str(subject.gpu) in gpus or (bool(subject.uuid) and subject.uuid in gpus)
+
+
+def open_source(text: str, client_factory: Callable[[], Any], *, url: str = "") -> Source:
+    """The source that a text names; `url` is of Prometheus, if the text has none.
+
+    `client_factory` makes a `Client`, for recordings.
     """
     kind, _, rest = text.partition(":")
     if kind == "recordings" and not rest:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuyard.errors import UserError
-from gpuyard.monitor.sources.source import checked_metrics, is_selected
+from gpuyard.monitor.sources import checked_metrics, is_selected
 from gpuyard.monitor.tracks import broken, gap_texts, in_order, in_spans, single, usual_period
 from gpuyard.recordings.series import Floats, Recording, Series, Subject
 
@@ -51,8 +51,6 @@ _EXAMPLE = "nvidia-smi --query-gpu=timestamp,index,name,utilization.gpu,power.dr
 
 
 class _Head(NamedTuple):
-    """What the columns of a file are."""
-
     about: dict[str, int]
     values: dict[str, tuple[int, float]]
     """By metric: the column, and what a number without a unit is multiplied by."""
@@ -61,8 +59,6 @@ class _Head(NamedTuple):
 
 @dataclass(slots=True)
 class _Gpu:
-    """What a file says of one GPU."""
-
     index: int
     uuid: str = ""
     name: str = ""
@@ -74,7 +70,7 @@ class _Gpu:
         return Subject(self.index, self.uuid, self.name)
 
     def keep(self, at: float, found: dict[str, float]) -> None:
-        """One more look; what it does not tell, as after another header, is NaN."""
+        """Add a sample; metrics that it lacks, as after another header, are NaN."""
         if found.keys() != self.values.keys():
             for metric in found.keys() - self.values.keys():
                 self.values[metric] = [math.nan] * len(self.at)
@@ -85,8 +81,6 @@ class _Gpu:
 
 
 class SmiCsv:
-    """A file that nvidia-smi wrote."""
-
     def __init__(self, path: Path, fields: Sequence[str] = ()) -> None:
         """`fields` are the columns of a file without a header."""
         self._path, self._fields = path, fields
@@ -96,20 +90,13 @@ class SmiCsv:
 
     @property
     def name(self) -> str:
-        """What people call it."""
         return str(self._path)
 
     def read(
-        self,
-        metrics: Sequence[str],
-        start: float = -math.inf,
-        end: float = math.inf,
-        *,
-        gpus: Sequence[str] = (),
-        job: str = "",
-        step: float | None = None,
-    ) -> Recording:
-        """What the file says of a span of time; all that it says if that is endless."""
+        self, metrics: Sequence[str], start: float = -math.inf, end: float = math.inf,
+        *, gpus: Sequence[str] = (), job: str = "", step: float | None = None,
+    ) -> Recording:  # fmt: skip
+        """The samples of a span of time; all of them if it is endless."""
         wanted = checked_metrics(metrics)
         found = [gpu for gpu in self._content().values() if is_selected(gpu.subject, gpus)]
         series = [one for gpu in found for one in _series(gpu, wanted, start, end, step)]
@@ -119,7 +106,7 @@ class SmiCsv:
                                                   *gap_texts(series, max(start, first), min(end, last))])  # fmt: skip
 
     def span(self) -> tuple[float, float]:
-        """When the file begins and when it ends, in seconds since the epoch."""
+        """In seconds since the epoch."""
         times = [at for gpu in self._content().values() for at in gpu.at]
         return min(times), max(times)
 
@@ -179,7 +166,7 @@ class SmiCsv:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file, with their ends; also of one that a PowerShell wrote."""
+    """The lines of a file, with their ends; PowerShell writes UTF-16."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -196,7 +183,7 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _head(cells: Sequence[str]) -> _Head | None:
-    """What the columns are, if these are the names of some."""
+    """The columns, if these cells are names of some."""
     about: dict[str, int] = {}
     values: dict[str, tuple[int, float]] = {}
     for column, cell in enumerate(cells):
@@ -212,7 +199,7 @@ def _head(cells: Sequence[str]) -> _Head | None:
 
 
 def _take(gpus: dict[str, _Gpu], head: _Head, cells: Sequence[str], line: str) -> str | None:
-    """Keep what a line says; or what is wrong with it."""
+    """Keep the values of a line; returns what is wrong with it, if anything."""
     if len(cells) != head.columns:
         return f"'{line.strip()[:60]}' has {len(cells)} fields in place of {head.columns}"
     gpu = _gpu(gpus, head, cells)
@@ -232,7 +219,7 @@ def _take(gpus: dict[str, _Gpu], head: _Head, cells: Sequence[str], line: str) -
 
 
 def _gpu(gpus: dict[str, _Gpu], head: _Head, cells: Sequence[str]) -> _Gpu:
-    """The GPU that a line is about: by its number, its UUID or its place; the only one if nothing tells."""
+    """The GPU of a line: by its index, its UUID or its bus; the only one if there is none of these."""
     said = {name: cells[column] for name, column in head.about.items()}
     index = int(said["index"]) if said.get("index", "").isdigit() else -1
     key = str(index) if index >= 0 else said.get("uuid") or said.get("bus") or ""
@@ -242,7 +229,7 @@ def _gpu(gpus: dict[str, _Gpu], head: _Head, cells: Sequence[str]) -> _Gpu:
 
 
 def _instant(text: str, before: float) -> float | None:
-    """A time of this machine's zone; of an hour that there was twice, the one that goes on from before."""
+    """A time of the local zone; of an hour that occurs twice, the one after the former line."""
     match = _STAMP.fullmatch(text)
     if match is None:
         return None
@@ -261,7 +248,7 @@ def _minute(text: str, fold: int) -> float:
 
 
 def _number(text: str, factor: float) -> float | None:
-    """A value in our unit; NaN for what nvidia-smi does not know, None for what it would not write."""
+    """A value in our unit; NaN for what nvidia-smi does not know, None for what it does not write."""
     match = _VALUE.fullmatch(text)
     if match is None:
         return math.nan if text.startswith("[") or text in ("N/A", "ERR!", "") else None
@@ -310,7 +297,7 @@ def read_plain(path: Path, metric: str) -> Series | None:
 
 
 def _plain_numbers(line: str) -> list[float] | None:
-    """The numbers of a line; None if it has anything else, and NaN for what is left out."""
+    """The numbers of a line, NaN for an empty cell; None if it has anything else."""
     found = []
     for part in line.replace(";", ",").replace("\t", ",").split(","):
         try:

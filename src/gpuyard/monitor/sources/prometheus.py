@@ -12,21 +12,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuyard.errors import UserError
+from gpuyard.monitor.sources import checked_metrics
 from gpuyard.monitor.sources.prometheus_client import PATIENCE, TIMEOUT, Prometheus, TooMuch, Unanswered, shown
-from gpuyard.monitor.sources.prometheus_metrics import TOTAL, Name, Whose, names_for
 from gpuyard.monitor.sources.prometheus_queries import (
     POINTS,
+    TOTAL,
+    Name,
     Outage,
     Query,
     Samples,
     Spans,
+    Whose,
     between,
     fetch_all,
+    names_for,
     outage_texts,
     outage_times,
     subjects,
 )
-from gpuyard.monitor.sources.source import checked_metrics
 from gpuyard.monitor.tracks import Column, gap_texts, usual_period
 from gpuyard.recordings.series import Mark, Recording, Series, Subject
 from gpuyard.recordings.throttling import errors
@@ -43,8 +46,6 @@ _OF_JOBS = ("gpuyard_job_gpu_memory_bytes", "gpuyard_gpu_utilization_ratio")
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What somebody wants to know."""
-
     metrics: list[str]
     start: float
     end: float
@@ -54,7 +55,7 @@ class _Request:
 
 
 class PrometheusSource:
-    """Series of a Prometheus, or of what speaks its API."""
+    """Series of a Prometheus, or of a server with its API."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class PrometheusSource:
         timeout: float = TIMEOUT,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """By default what GPUYARD_PROMETHEUS_URL, _TOKEN and _PATIENCE say, or the one on this machine."""
+        """By default from GPUYARD_PROMETHEUS_URL, _TOKEN and _PATIENCE, or the one on this machine."""
         self._url = url or os.environ.get("GPUYARD_PROMETHEUS_URL") or URL
         self._token = os.environ.get("GPUYARD_PROMETHEUS_TOKEN", "") if token is None else token
         self._patience = _patience() if patience is None else patience
@@ -73,19 +74,12 @@ class PrometheusSource:
 
     @property
     def name(self) -> str:
-        """What people call it."""
         return f"Prometheus at {shown(self._url)}"
 
     def read(
-        self,
-        metrics: Sequence[str],
-        start: float,
-        end: float,
-        *,
-        gpus: Sequence[str] = (),
-        job: str = "",
-        step: float | None = None,
-    ) -> Recording:
+        self, metrics: Sequence[str], start: float, end: float,
+        *, gpus: Sequence[str] = (), job: str = "", step: float | None = None,
+    ) -> Recording:  # fmt: skip
         """What was scraped in a span of time: every sample, or spans of `step` if that is much coarser."""
         if not start < end:
             raise UserError("a span of time has to end after it begins")
@@ -103,8 +97,6 @@ class PrometheusSource:
 
 
 class _Reading:
-    """One look into a Prometheus."""
-
     def __init__(self, server: Prometheus, wish: _Request) -> None:
         self._server, self._wish = server, wish
         self._warnings: list[str] = []
@@ -131,7 +123,6 @@ class _Reading:
         )  # fmt: skip
 
     def _known(self) -> list[tuple[Name, Whose]]:
-        """All series of these metrics that there are in this time."""
         names = [one.name for one in names_for(self._wish.metrics)]
         if self._wish.job or "process_memory" in self._wish.metrics:
             names += [name for name in _OF_JOBS if name not in names]
@@ -146,7 +137,6 @@ class _Reading:
         return found
 
     def _chosen(self, known: list[tuple[Name, Whose]]) -> list[tuple[Name, Whose]]:
-        """Those of the GPUs, and of the job, that were asked for."""
         wish = self._wish
         if known and wish.job:
             known = self._of_job(known)
@@ -163,7 +153,6 @@ class _Reading:
         ]  # fmt: skip
 
     def _of_job(self, known: list[tuple[Name, Whose]]) -> list[tuple[Name, Whose]]:
-        """The series of a job, and of the GPUs that it had."""
         job = self._wish.job
         places = {one.place for _, one in known if one.job == job}
         keys = {one.key for _, one in known if not one.job and (one.hpc_job == job or one.place in places)}
@@ -208,7 +197,7 @@ class _Reading:
         return _USUAL, _USUAL
 
     def _series(self, way: Query, who: dict[str, Subject]) -> list[Series]:
-        """What was found, as series, GPU by GPU; free memory where only the rest of it is exported."""
+        """The series, GPU by GPU; free memory is computed where only total and used are exported."""
         found = way.columns()
         for key in who:
             free, parts = (key, "memory_free"), ((key, TOTAL), (key, "memory_used"))
@@ -232,7 +221,7 @@ class _Reading:
             )
 
     def _missing(self, series: list[Series], unknown: Container[str]) -> None:
-        """Tell what nobody exports; of what was not answered nobody can say that."""
+        """Warn of metrics that are not exported; unanswered ones are not among them."""
         there = {one.metric for one in series}
         missing = [metric for metric in self._wish.metrics if metric not in there and metric not in unknown]
         if missing:
@@ -253,7 +242,7 @@ def _patience() -> float:
 
 
 def _is(one: Whose, text: str, hosts: Container[str]) -> bool:
-    """Whether a GPU is meant by `0`, `host:0`, its UUID or how that begins; an address counts if no host has it."""
+    """Whether `0`, `host:0`, a UUID or its beginning means this GPU; an address counts if no host has it."""
     if text == str(one.gpu) or (len(text) > 5 and one.uuid.startswith(text)):
         return True
     host, _, index = text.rpartition(":")
@@ -262,7 +251,7 @@ def _is(one: Whose, text: str, hosts: Container[str]) -> bool:
 
 
 def _followed(lost: Sequence[Outage], asked: Container[str]) -> Iterator[Outage]:
-    """What is not known, with what would have followed from it."""
+    """The outages, with those of metrics that follow from them."""
     for one in lost:
         yield one
         if one.metric in (TOTAL, "memory_used") and "memory_free" not in asked:
@@ -270,7 +259,7 @@ def _followed(lost: Sequence[Outage], asked: Container[str]) -> Iterator[Outage]
 
 
 def _matchers(found: Sequence[Whose]) -> str:
-    """What of the labels can be told to Prometheus, so that it looks at no more than it must."""
+    """Label matchers, so that Prometheus searches no more than it must."""
     gpus = sorted({one.gpu for one in found})
     instances = sorted({one.instance for one in found})
     texts = [f'gpu=~"{"|".join(map(str, gpus))}"'] if len(gpus) <= 64 else []
@@ -280,12 +269,11 @@ def _matchers(found: Sequence[Whose]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text that a pattern in PromQL matches, and nothing else."""
     return re.sub(r"([.+*?()|\[\]{}^$\\])", r"\\\\\1", text).replace('"', '\\"')
 
 
 def _described(chosen: Sequence[tuple[Name, Whose]], known: Sequence[tuple[Name, Whose]]) -> dict[str, Subject]:
-    """Whom the series of each key are about, in order; hosts only where there are several."""
+    """The subject of each key, in order; hosts only if there are several."""
     found: dict[str, Whose] = {}
     for _, one in sorted(chosen, key=lambda pair: pair[0].rank):
         other = found.get(one.key)
@@ -301,7 +289,6 @@ def _described(chosen: Sequence[tuple[Name, Whose]], known: Sequence[tuple[Name,
 
 
 def _left(total: Column, used: Column) -> Column:
-    """What is free, of what there is and what is used."""
     if not len(total.at):
         return Column(used.at, np.full(len(used.at), np.nan), None, None)
     place = np.maximum(np.searchsorted(total.at, used.at, side="right") - 1, 0)
@@ -312,7 +299,6 @@ def _left(total: Column, used: Column) -> Column:
 
 
 def _marks(series: Sequence[Series]) -> list[Mark]:
-    """Errors of the driver that came up."""
     return [
         Mark(at, f"XID {number}", subject=one.subject)
         for one in series if one.metric == "xid" for at, number in errors(one)
@@ -324,5 +310,5 @@ def _nice(step: float) -> float:
 
 
 def _whole(step: float) -> float:
-    """A step in whole milliseconds, and in whole seconds where it is one or more."""
+    """A step in whole milliseconds, and in whole seconds from one on."""
     return float(math.ceil(step - 1e-6)) if step >= 1 else math.ceil(step * 1000 - 1e-6) / 1000

@@ -33,7 +33,7 @@ class TooMuch(GpuyardError):
 
 
 class Prometheus:
-    """A server of Prometheus's API, and how long it is waited for: one of these for each reading."""
+    """A server with Prometheus's API, and the patience with it: one of these for each read."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Prometheus:
         self._client.close()
 
     def ask(self, path: str, params: Mapping[str, Any]) -> Any:
-        """The data of an answer. `Unanswered` if there is none within the patience, `UserError` if it is a refusal."""
+        """The data of an answer. `Unanswered` if there is none within the patience, `UserError` if refused."""
         pause = 0.1
         while True:
             if self._patience <= 0 and self._failures >= _HOPELESS:
@@ -100,7 +100,7 @@ class Prometheus:
             raise Unanswered(f"{self.name} does not answer ({_said(error)})") from error
 
     def _body(self, answer: httpx.Response) -> bytes:
-        """All of an answer, unless it has no end."""
+        """All of an answer, up to a limit of size and time."""
         end, parts, size = time.monotonic() + _LONGEST * self._timeout, list[bytes](), 0
         for part in answer.iter_bytes():
             parts.append(part)
@@ -145,7 +145,7 @@ _LOCKED = (
 
 
 def base(url: str) -> str:
-    """The URL that the paths of the API follow, of whatever people write."""
+    """The URL that the API's paths follow, from any form that people write."""
     text = url if "://" in url else f"http://{url}"
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -155,13 +155,12 @@ def base(url: str) -> str:
 
 
 def shown(url: str) -> str:
-    """A URL without what is secret in it."""
+    """A URL without its secrets."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
 
 
 def _found(body: bytes) -> Any:
-    """What JSON says; None if it is none."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -169,7 +168,7 @@ def _found(body: bytes) -> Any:
 
 
 def _is_sound(path: str, data: Any) -> bool:
-    """Whether the data of an answer are what Prometheus tells there: labels of series, or their values as well."""
+    """Whether an answer has the form of Prometheus's: labels of series, and their values."""
     try:
         if path == "series":
             return all(isinstance(text, str) for labels in data for text in labels.values())

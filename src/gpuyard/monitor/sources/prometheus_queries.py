@@ -1,7 +1,8 @@
-"""Range queries and instant queries that read series from Prometheus piece by piece, and the outages on the way."""
+"""Series of GPUs in Prometheus: names and units by exporter, the queries that read them piece by piece, and outages."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -9,17 +10,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gpuyard.monitor.sources.prometheus_client import Prometheus, TooMuch, Unanswered
-from gpuyard.monitor.sources.prometheus_metrics import (
-    BY_NAME,
-    COUNTED,
-    LEVELS,
-    TOTAL,
-    Labels,
-    Name,
-    Whose,
-    numbers,
-    whose,
-)
 from gpuyard.monitor.tracks import (
     Column,
     Gap,
@@ -33,11 +23,131 @@ from gpuyard.monitor.tracks import (
     single,
     usual_period,
 )
+from gpuyard.recordings.series import Floats
 from gpuyard.spec.times import format_when
+
+Labels = Mapping[str, str]
+MIB = float(2**20)
+_NEW, _OLD, _OWN = 0, 1, 2
+
+
+class Name(NamedTuple):
+    name: str
+    metric: str
+    factor: float = 1.0
+    """What a value is multiplied by to be in our unit."""
+    rank: int = _NEW
+    """0 is asked first: `DCGM_FI_DEV_*`, then `dcgm_*`, then gpuyard's own."""
+
+
+TOTAL = "memory_total"
+"""No metric of a recording: gpuyard exports it in place of what is free."""
+NAMES = (
+    Name("DCGM_FI_DEV_GPU_UTIL", "utilization"),
+    Name("DCGM_FI_DEV_MEM_COPY_UTIL", "memcopy"),
+    Name("DCGM_FI_DEV_POWER_USAGE", "power"),
+    Name("DCGM_FI_DEV_GPU_TEMP", "temperature"),
+    Name("DCGM_FI_DEV_FB_USED", "memory_used", MIB),
+    Name("DCGM_FI_DEV_FB_FREE", "memory_free", MIB),
+    Name("DCGM_FI_DEV_SM_CLOCK", "sm_clock"),
+    Name("DCGM_FI_DEV_MEM_CLOCK", "memory_clock"),
+    Name("DCGM_FI_DEV_XID_ERRORS", "xid"),
+    Name("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "throttle"),
+    Name("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "throttle", rank=_OLD),
+    Name("dcgm_gpu_utilization", "utilization", rank=_OLD),
+    Name("dcgm_mem_copy_utilization", "memcopy", rank=_OLD),
+    Name("dcgm_power_usage", "power", rank=_OLD),
+    Name("dcgm_gpu_temp", "temperature", rank=_OLD),
+    Name("dcgm_fb_used", "memory_used", MIB, _OLD),
+    Name("dcgm_fb_free", "memory_free", MIB, _OLD),
+    Name("dcgm_sm_clock", "sm_clock", rank=_OLD),
+    Name("dcgm_memory_clock", "memory_clock", rank=_OLD),
+    Name("dcgm_xid_errors", "xid", rank=_OLD),
+    Name("gpuyard_gpu_utilization_ratio", "utilization", 100.0, _OWN),
+    Name("gpuyard_gpu_memory_copy_ratio", "memcopy", 100.0, _OWN),
+    Name("gpuyard_gpu_power_watts", "power", rank=_OWN),
+    Name("gpuyard_gpu_temperature_celsius", "temperature", rank=_OWN),
+    Name("gpuyard_gpu_memory_used_bytes", "memory_used", rank=_OWN),
+    Name("gpuyard_gpu_memory_total_bytes", TOTAL, rank=_OWN),
+    Name("gpuyard_gpu_sm_clock_hertz", "sm_clock", 1e-6, _OWN),
+    Name("gpuyard_gpu_memory_clock_hertz", "memory_clock", 1e-6, _OWN),
+    Name("gpuyard_gpu_throttle_reasons", "throttle", rank=_OWN),
+    Name("gpuyard_gpu_xid_errors_total", "xid", rank=_OWN),
+    Name("gpuyard_job_gpu_memory_bytes", "process_memory", rank=_OWN),
+)
+BY_NAME = {one.name: one for one in NAMES}
+COUNTED = "gpuyard_gpu_xid_errors_total"
+"""Counts errors, each number of them by itself, where DCGM tells the number of the latest."""
+LEVELS = frozenset(("throttle", "xid"))
+"""What has no mean: of a span the most is told."""
+_BLANKS = ((0x7FFFFFF0, 0x7FFFFFF3), (2.0**47, 2.0**47 + 3), (float(0x7FFFFFFFFFFFFFF0), np.inf))
+"""Numbers by which DCGM says that it does not know: of 32 bits, of 64 bits, and with a point."""
+
+
+def names_for(metrics: Sequence[str]) -> list[Name]:
+    """All names of some metrics, and of those that they follow from."""
+    wanted = set(metrics)
+    if "memory_free" in wanted:
+        wanted |= {TOTAL, "memory_used"}
+    return [one for one in NAMES if one.metric in wanted]
+
+
+def numbers(texts: Sequence[str], name: Name) -> Floats:
+    """Values as Prometheus writes them, in our unit; NaN: no number, or not known to DCGM."""
+    values = np.array([float(text) for text in texts], dtype=np.float64)
+    values[~np.isfinite(values)] = np.nan
+    if name.rank != _OWN:
+        for least, most in _BLANKS:
+            values[(values >= least) & (values <= most)] = np.nan
+    return values * name.factor
+
+
+class Whose(NamedTuple):
+    """The GPU that a series is about, or the job on it, as its labels say."""
+
+    key: str
+    """The same for all series of one GPU, whoever exports them and whatever pod it is in."""
+    gpu: int
+    uuid: str
+    name: str
+    host: str
+    instance: str
+    job: str
+    """Of a series about one job; empty for those about a GPU."""
+    hpc_job: str
+    """The job for whom the GPU works, by what dcgm-exporter was told."""
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """Which GPU of which machine, by which exporter: one may export several machines."""
+        return self.host, self.instance, self.gpu
+
+
+def whose(labels: Labels) -> Whose | None:
+    """The subject of labels; None if they name no GPU."""
+    index = re.search(r"\d+$", labels.get("gpu") or labels.get("device") or labels.get("minor_number") or "")
+    if index is None:
+        return None
+    instance = labels.get("instance", "")
+    host = _first(labels, "Hostname", "hostname", "node", "kubernetes_node") or re.sub(r":\d+$", "", instance)
+    uuid, name = _first(labels, "UUID", "uuid"), _first(labels, "modelName", "name")
+    if labels.get("GPU_I_ID"):  # a MIG device, which counts as a GPU of its own
+        uuid = f"{uuid}/{labels['GPU_I_ID']}"
+        name = f"{name} MIG {labels.get('GPU_I_PROFILE', '')}".strip()
+    job = ""
+    if labels.get("__name__", "").startswith("gpuyard_job_"):
+        job = _first(labels, "exported_job", "job")  # Prometheus renames what it has a label of its own for
+    unique = uuid and not uuid.startswith("SIMULATED-")
+    key = uuid if unique else f"{instance or host} {index[0]} {uuid}".strip()
+    return Whose(f"{key} {job}".strip(), int(index[0]), uuid, name, host, instance, job, labels.get("hpc_job", ""))
+
+
+def _first(labels: Labels, *names: str) -> str:
+    return next((labels[name] for name in names if labels.get(name)), "")
 
 
 class Outage(NamedTuple):
-    """A question about a metric that there was no answer for."""
+    """A query for a metric without an answer."""
 
     start: float
     end: float
@@ -48,7 +158,7 @@ class Outage(NamedTuple):
 
 
 def outage_times(lost: Iterable[Outage]) -> dict[str, list[Gap]]:
-    """When nothing is known of each metric, because nobody answered."""
+    """When nothing is known of each metric, for want of an answer."""
     found: dict[str, list[Gap]] = {}
     for one in lost:
         if not one.peaks:
@@ -57,7 +167,7 @@ def outage_times(lost: Iterable[Outage]) -> dict[str, list[Gap]]:
 
 
 def outage_texts(lost: Sequence[Outage], asked: Iterable[str], start: float, end: float) -> Iterator[str]:
-    """What is not known between two instants, of those metrics that were asked for, and why."""
+    """What is not known of the requested metrics between two instants, and why."""
     everything = set(asked)
     for peaks in (False, True):
         groups: dict[tuple[Gap, ...], set[str]] = {}
@@ -78,7 +188,6 @@ def between(start: float, end: float) -> str:
 
 
 def _merged(times: Iterable[Gap]) -> list[Gap]:
-    """Times that follow each other as one."""
     found: list[Gap] = []
     for time in sorted(times):
         if found and time.start <= found[-1].end:
@@ -100,21 +209,16 @@ Found = dict[Key, dict[Name, list[Column]]]
 
 
 class Query(Protocol):
-    """How series are got."""
-
     period: float
 
     def pieces(self) -> Iterator[tuple[float, float]]:
-        """Times to ask for, one after the other."""
-        ...
+        """Times to query, one after the other."""
 
     def fetch(self, server: Prometheus, start: float, end: float) -> list[Outage]:
-        """Ask for one of them; what there was no answer for."""
-        ...
+        """Query one of them; returns what had no answer."""
 
     def columns(self) -> dict[Key, tuple[Column, float, list[Name]]]:
-        """What was found, with its period and the names that it is from."""
-        ...
+        """The values, with their period and the names that they are from."""
 
 
 class Samples:
@@ -130,11 +234,9 @@ class Samples:
         self._found: dict[tuple[Key, Name, tuple[tuple[str, str], ...]], list[Column]] = defaultdict(list)
 
     def pieces(self) -> Iterator[tuple[float, float]]:
-        """Times to ask for, one after the other."""
         return _pieces(self._start, self._end, self._width)
 
     def fetch(self, server: Prometheus, start: float, end: float) -> list[Outage]:
-        """Ask for one of them; what there was no answer for."""
         width = round((end - start) * 1000) + 1  # Prometheus 3 leaves out a sample at the very beginning
         try:
             answer = server.ask("query", {"query": f"{self._selector}[{width}ms]", "time": f"{end:.3f}"})
@@ -156,7 +258,6 @@ class Samples:
             self._found[place].append(single(at[inside], values[inside]))
 
     def columns(self) -> dict[Key, tuple[Column, float, list[Name]]]:
-        """What was found, with its period and the names that it is from."""
         found: Found = defaultdict(lambda: defaultdict(list))
         for (key, name, labels), columns in self._found.items():
             column = in_order(columns)
@@ -166,7 +267,7 @@ class Samples:
         return {key: self._column(names) for key, names in found.items()}
 
     def _column(self, names: dict[Name, list[Column]]) -> tuple[Column, float, list[Name]]:
-        """The newest name, with what older ones know in its gaps."""
+        """The newest name, with values of older ones in its gaps."""
         used: list[Name] = []
         column, period = single(np.empty(0), np.empty(0)), self.period
         for name in sorted(names, key=lambda one: one.rank):
@@ -199,11 +300,9 @@ class Spans:
         self._found: dict[tuple[Key, Name, tuple[tuple[str, str], ...]], dict[str, np.ndarray]] = {}
 
     def pieces(self) -> Iterator[tuple[float, float]]:
-        """Times to ask for, one after the other."""
         return _pieces(float(self._grid[0]), float(self._grid[-1]) + self.period, self._width)
 
     def fetch(self, server: Prometheus, start: float, end: float) -> list[Outage]:
-        """Ask for one of them; what there was no answer for."""
         return [lost for name in self._names for lost in self._fetch(server, name, start, end)]
 
     def _fetch(self, server: Prometheus, name: Name, start: float, end: float) -> Iterator[Outage]:
@@ -234,7 +333,6 @@ class Spans:
         values[rows[inside]] = numbers([pair[1] for pair in pairs], name)[inside]
 
     def columns(self) -> dict[Key, tuple[Column, float, list[Name]]]:
-        """What was found, with its period and the names that it is from."""
         found: Found = defaultdict(lambda: defaultdict(list))
         for (key, name, labels), kinds in self._found.items():
             mean = kinds["avg"] if "avg" in kinds else kinds["max"] if name.metric in LEVELS else None
@@ -257,7 +355,7 @@ class Spans:
         return column, self.period, used
 
     def _risen(self, counts: Column, labels: tuple[tuple[str, str], ...]) -> Column:
-        """Where errors of a kind were counted, on the grid."""
+        """Where counts of an error rise, on the grid."""
         column = increments(counts, float(dict(labels).get("xid", 0)), float(self._grid[0]), self.period)
         values = np.full(len(self._grid), np.nan)
         values[np.round((column.at - self._grid[0]) / self.period).astype(np.int64)] = column.mean
@@ -265,12 +363,12 @@ class Spans:
 
 
 def fetch_all(way: Query, server: Prometheus) -> list[Outage]:
-    """Ask for all pieces; what there was no answer for."""
+    """Query all pieces; returns those without an answer."""
     return [lost for start, end in way.pieces() for lost in _fetch(way, server, start, end)]
 
 
 def _fetch(way: Query, server: Prometheus, start: float, end: float) -> list[Outage]:
-    """Ask for one piece, in halves if that is too much at once."""
+    """Query one piece, in halves if that is too much at once."""
     try:
         return way.fetch(server, start, end)
     except TooMuch:
@@ -290,7 +388,7 @@ def _pieces(start: float, end: float, width: float) -> Iterator[tuple[float, flo
 
 
 def subjects(labels: Sequence[Labels]) -> list[tuple[Name, Whose]]:
-    """What labels say of each series that is known by its name, and that names a GPU."""
+    """The name and the subject of each series of a GPU."""
     found = []
     for one in labels:
         name, subject = BY_NAME.get(one.get("__name__", "")), whose(one)

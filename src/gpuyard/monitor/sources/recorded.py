@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuyard.monitor.sources.source import checked_metrics, is_selected
+from gpuyard.monitor.sources import checked_metrics, is_selected
+from gpuyard.monitor.tracks import taken
 from gpuyard.recordings.series import Floats, Mark, Recording, Series, Subject
 
 _POINTS = 2000
@@ -19,25 +20,16 @@ Ask = Callable[..., Any]
 
 
 class Recorded:
-    """The recordings of a daemon."""
-
     name = "the daemon's recordings"
 
     def __init__(self, ask: Ask) -> None:
-        """`ask` is `Client.recording`."""
         self._ask = ask
 
     def read(
-        self,
-        metrics: Sequence[str],
-        start: float,
-        end: float,
-        *,
-        gpus: Sequence[str] = (),
-        job: str = "",
-        step: float | None = None,
-    ) -> Recording:
-        """What was recorded in a span of time; of a job that is its own time, if the span is endless."""
+        self, metrics: Sequence[str], start: float, end: float,
+        *, gpus: Sequence[str] = (), job: str = "", step: float | None = None,
+    ) -> Recording:  # fmt: skip
+        """The recordings of a span of time; for a job, of its own time if the span is endless."""
         asked: dict[str, Any] = {"metrics": checked_metrics(metrics), "points": _points(start, end, step)}
         if job:
             asked["job"] = job
@@ -50,7 +42,7 @@ class Recorded:
 
 
 def recording_of(said: Mapping[str, Any]) -> Recording:
-    """What the API said, as a recording."""
+    """The API's answer as a recording."""
     period = float(said["period"])
     subjects = {gpu["index"]: Subject(gpu["index"], gpu["uuid"], gpu["name"]) for gpu in said["gpus"]}
     series = [one for gpu in said["gpus"] for one in _series(subjects[gpu["index"]], gpu, period)]
@@ -95,19 +87,18 @@ def _points(start: float, end: float, step: float | None) -> int:
 
 
 def _within(found: Recording, start: float, end: float, gpus: Sequence[str]) -> Recording:
-    """What of a recording is in a span of time, and about some GPUs."""
-    series = []
-    for one in found.series:
-        if is_selected(one.subject, gpus):
-            inside = (one.at > start - one.period) & (one.at <= end)
-            low, high = (None if table is None else table[inside] for table in (one.low, one.high))
-            series.append(Series(one.subject, one.metric, one.at[inside], one.mean[inside], low, high, one.period))
+    """The part of a recording in a span of time, and of some GPUs."""
+    series = [
+        taken(one, (one.at > start - one.period) & (one.at <= end))
+        for one in found.series
+        if is_selected(one.subject, gpus)
+    ]
     marks = [mark for mark in found.marks if mark.at <= end and _end(mark) >= start]
     return Recording(max(start, found.start), min(end, found.end), series, marks, found.warnings, found.simulated)
 
 
 def _end(mark: Mark) -> float:
-    """Until when a mark stands: what is told of a job without an end goes on, an error is an instant."""
+    """Until when a mark stands: a job without an end goes on, an error is an instant."""
     if mark.until is None and mark.subject is not None and mark.subject.job:
         return math.inf
     return mark.at if mark.until is None else mark.until

@@ -12,7 +12,7 @@ from gpuyard.errors import UserError
 from gpuyard.gpus.base import Device, Process, Reading
 from gpuyard.gpus.load_model import DeviceModel, Tenant
 from gpuyard.gpus.simulated import SimulatedGpus, Use
-from gpuyard.monitor.sources.source import checked_metrics, is_selected
+from gpuyard.monitor.sources import checked_metrics, is_selected
 from gpuyard.recordings.series import OF_GPUS, Floats, Recording, Series, Subject
 
 _UNSAID = 4
@@ -20,7 +20,7 @@ _UNSAID = 4
 
 
 class ModelledGpus:
-    """Simulated GPUs, idle until a process is said to be on them."""
+    """Simulated GPUs, idle until a process occupies them."""
 
     simulated = True
 
@@ -32,15 +32,13 @@ class ModelledGpus:
         self._who, self._began = "", 0.0
 
     def occupy(self, pid: int, who: str) -> None:
-        """A process begins to use them; `who` decides by the model how busy it keeps them."""
+        """A process begins to use them; `who` seeds the model of how busy it keeps them."""
         self._pid, self._who, self._began = pid, who, self._clock()
 
     def leave(self) -> None:
-        """It has ended."""
         self._pid = None
 
     def read(self) -> list[Reading]:
-        """One reading of each device."""
         now = self._clock()
         busy = None if self._use is None else self._use.utilization
         there = [] if self._pid is None else [self._who]
@@ -52,7 +50,7 @@ class ModelledGpus:
         ]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def _reading(self, device: Device, busy: int, degrees: int, watts: float, now: float) -> Reading:
         if self._pid is None:
@@ -81,20 +79,13 @@ class SimulatedSource:
     name = "simulated GPUs"
 
     def __init__(self, gpus: str = "") -> None:
-        """`gpus` is as in `4x16G`."""
+        """`gpus` as in `4x16G`."""
         self._devices = SimulatedGpus.parse(gpus or _GPUS).devices
 
     def read(
-        self,
-        metrics: Sequence[str],
-        start: float,
-        end: float,
-        *,
-        gpus: Sequence[str] = (),
-        job: str = "",
-        step: float | None = None,
-    ) -> Recording:
-        """What they would have done in a span of time."""
+        self, metrics: Sequence[str], start: float, end: float,
+        *, gpus: Sequence[str] = (), job: str = "", step: float | None = None,
+    ) -> Recording:  # fmt: skip
         wanted = checked_metrics(metrics)
         if not (math.isfinite(start) and math.isfinite(end) and start < end):
             raise UserError("say from when to when simulated GPUs are to be looked at")
@@ -116,7 +107,6 @@ class SimulatedSource:
         return {name for device in self._devices for name in (str(device.index), device.uuid)}
 
     def _table(self, at: Floats) -> dict[str, Floats]:
-        """All metrics, by instant and GPU."""
         model = DeviceModel(len(self._devices))
         for earlier in np.arange(at[0] - _WARM, at[0], 5.0):
             model.step(float(earlier), [_tenants(device.index, float(earlier)) for device in self._devices])
@@ -140,7 +130,7 @@ class SimulatedSource:
 
 
 def _since(gpu: int, at: float) -> float:
-    """Seconds since the last job on a GPU began; they begin at other times on each."""
+    """Seconds since the last job on a GPU began; jobs begin at other times on each."""
     return (at + gpu * _CYCLE / 4) % _CYCLE
 
 
