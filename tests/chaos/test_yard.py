@@ -13,7 +13,6 @@ import pytest
 from gpuyard.config import settings
 from gpuyard.core.events import Exited, Started
 from gpuyard.core.model import Request
-from gpuyard.daemon.commands import Commands
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.loop import Yard
 from gpuyard.daemon.store.log import Store, StoreFailing
@@ -111,7 +110,7 @@ class Place:
         machine = Machine(gpus, self.engine)
         self.yard = Yard(self.store, self.engine, machine, self._settings)
         self.yard.open(machine.cluster, machine.uuids)
-        self.desk = Commands(self.yard)
+        self.desk = self.yard.commands
 
     def ask(self, command: Callable[[], Any]) -> Any:
         """Ask for something, and let one turn pass."""

@@ -24,9 +24,13 @@ from gpuyard.core.plan import Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.reasons import Dependency, Priority, Reason, Reserved, Resources
 from gpuyard.core.state import State
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.gpu_shares import fitted_share, permanent_refusal
+from gpuyard.daemon.jobs.estimates import Estimates
 from gpuyard.daemon.jobs.intake import BatchOptions, Intake, IntakeResult, JobRequest
-from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.jobs.outcomes import Outcomes
+from gpuyard.daemon.jobs.stops import Stops
+from gpuyard.daemon.planning import Planning
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.errors import UserError
 from gpuyard.policies.deployment import guard_of, serve_policy
@@ -70,15 +74,15 @@ class Preview:
 class Previews:
     """Looks ahead, and remembers what it saw while that is good."""
 
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
+    def __init__(self, context: Context, planning: Planning) -> None:
+        self._context, self._planning = context, planning
         self._kept: dict[str, tuple[float, Preview]] = {}
         self._of: tuple[State, int, str] | None = None
 
     def of(self, planner: OrderedPlanner) -> Preview:
         """What a planner would change now, in place of the one that decides."""
-        yard = self._yard
-        of = yard.state, yard.state.version, yard.planner.text
+        context = self._context
+        of = context.state, context.state.version, self._planning.planner.text
         if self._of != of or len(self._kept) >= _MOST_KEPT:
             self._of, self._kept = of, {}
         until, found = self._kept.get(planner.text, (0.0, None))
@@ -88,16 +92,16 @@ class Previews:
         return found
 
     def _look(self, planner: OrderedPlanner) -> Preview:
-        state, now = self._yard.state, self._yard.clock.now()
+        state, now = self._context.state, self._context.clock.now()
         try:
-            plan = planner.plan(Snapshot(state, now, usage=self._yard.admitting.usage(now)))
+            plan = planner.plan(self._planning.snapshot(now))
             validate(state, plan)
             new = _order(planner, state, now)
         except UserError:
             raise
         except Exception as error:  # a policy may be a user's own code: anything may come out of it
             raise UserError(f"policy {planner.text} fails on this queue: {error}; it cannot be used") from error
-        places = {row: n for n, row in enumerate(_order(self._yard.planner, state, now).tolist(), 1)}
+        places = {row: n for n, row in enumerate(_order(self._planning.planner, state, now).tolist(), 1)}
         was = np.array([places[row] for row in new.tolist()], dtype=np.int64)
         moved = int(np.count_nonzero(was != np.arange(1, len(new) + 1)))
         order = [self._moved(row, n, places[row]) for n, row in enumerate(new[:FIRST].tolist(), 1)]
@@ -105,8 +109,8 @@ class Previews:
         return Preview(planner.text, starts, plan.stops, order, moved, len(new), _note(planner, state))
 
     def _moved(self, row: int, place: int, was: int) -> MovedJob:
-        job = self._yard.state.ids[row]
-        view = self._yard.store.open.get(job)
+        job = self._context.state.ids[row]
+        view = self._context.store.open.get(job)
         return MovedJob(job, view.name if view else "", view.user if view else "", place, was)
 
 
@@ -164,10 +168,13 @@ class Why:
 class Commands:
     """Where requests are made."""
 
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
-        self._intake = Intake(yard)
-        self._previews = Previews(yard)
+    def __init__(
+        self, context: Context, planning: Planning, estimates: Estimates, stops: Stops, outcomes: Outcomes
+    ) -> None:
+        self._context, self._planning, self._estimates = context, planning, estimates
+        self._stops, self._outcomes = stops, outcomes
+        self._intake = Intake(context, planning, estimates)
+        self._previews = Previews(context, planning)
         self._reasons: dict[str, Reason] = {}
         self._reasons_of: tuple[State, int, float] | None = None
         self._recent_until = 0.0
@@ -193,7 +200,7 @@ class Commands:
 
     def edit(self, jobs: Iterable[str], given: set[str], change: Change, dependency: str | None = None) -> None:
         """Let a job ask for something else from now on, or those of several that still can."""
-        yard, edited = self._yard, list[tuple[str, Work, Request]]()
+        context, edited = self._context, list[tuple[str, Work, Request]]()
         refusals: list[NotNow] = []
         for job in jobs:
             try:
@@ -202,15 +209,15 @@ class Commands:
                 refusals.append(refusal)
         if not edited:
             raise refusals[0]
-        now = yard.clock.now()
+        now = context.clock.now()
         for job, work, request in edited:
-            yard.record(Edited(now, job, request), work=work.to_json())
+            context.record(Edited(now, job, request), work=work.to_json())
             if "time_limit" in given and self._phase(job) is Phase.RUNNING:
-                yard.limit_changed(job)
+                self._stops.limit_changed(job)
 
     def _edited(self, job: str, given: set[str], change: Change, dependency: str | None) -> tuple[Work, Request]:
         """What a job is to run and to ask for after an edit; what runs already cannot ask for everything."""
-        yard = self._yard
+        context = self._context
         if self._phase(job) in (Phase.PLACED, Phase.RUNNING) and (fixed := given - WHILE_RUNNING):
             raise NotNow(
                 f"job {job} runs already, so its {', '.join(sorted(fixed)).replace('_', ' ')} cannot change any "
@@ -220,39 +227,39 @@ class Commands:
         if dependency is not None:
             request = replace(request, after=_without(job, self._intake.follow(dependency, request, work.name)))
         if "begin" not in given:  # the time of a retry is not in what was asked for
-            request = replace(request, begin=float(yard.state.table.begin[yard.state.row_of[job]]))
+            request = replace(request, begin=float(context.state.table.begin[context.state.row_of[job]]))
         if "gpu_memory" in given:
-            work, request = yard.estimates.fitted(work, request)
+            work, request = self._estimates.fitted(work, request)
         if self._phase(job) not in (Phase.PLACED, Phase.RUNNING):
-            request = fitted_share(yard, request)
-        if (refusal := permanent_refusal(yard, request, work)) is not None:
+            request = fitted_share(context, request)
+        if (refusal := permanent_refusal(context, self._planning.planner, request, work)) is not None:
             raise UserError(f"job {job} could never run here: it {refusal}")
         return work, request
 
     def description(self, job: str) -> tuple[Work, Request]:
         """What a job runs and asks for, also when it is over."""
-        return self._yard.description(job)
+        return self._context.description(job)
 
     def give_back(self, job: str) -> None:
         """End a lease that its holder does not need any more; give up one that waits."""
         phase = self._phase(job)
-        view = self._yard.store.open[job]
+        view = self._context.store.open[job]
         if view.kind != "lease":
             raise NotNow(f"job {job} is no lease; gpuyard cancel {job} ends it")
         message = "given back" if phase in (Phase.PLACED, Phase.RUNNING) else "given up by whoever asked for it"
-        self._yard.end_lease(job, self._yard.clock.now(), message)
+        self._outcomes.end_lease(job, self._context.clock.now(), message)
 
     def cancel(self, job: str, grace: float | None = None, by: str = "") -> None:
         """Give a job up, whether it waits or runs."""
-        yard, now = self._yard, self._yard.clock.now()
+        context, now = self._context, self._context.clock.now()
         phase = self._phase(job)
         who = {"by": by} if by else {}
         if phase in (Phase.PLACED, Phase.RUNNING):
-            yard.recall(job, "cancelled", now, grace, **who)
+            self._stops.recall(job, "cancelled", now, grace, **who)
         elif self._is_lease(job):
-            yard.end_lease(job, now, "cancelled while it waited" + (f" by {by}" if by else ""), **who)
+            self._outcomes.end_lease(job, now, "cancelled while it waited" + (f" by {by}" if by else ""), **who)
         else:
-            yard.record(Cancelled(now, job), **who)
+            context.record(Cancelled(now, job), **who)
 
     def hold(self, job: str) -> None:
         """Keep a waiting job from being chosen."""
@@ -260,19 +267,19 @@ class Commands:
         if phase in (Phase.PLACED, Phase.RUNNING):
             raise NotNow(f"job {job} runs already; only a waiting job can be held")
         if phase is Phase.QUEUED:
-            self._yard.record(Held(self._yard.clock.now(), job))
+            self._context.record(Held(self._context.clock.now(), job))
 
     def release(self, job: str) -> None:
         """Let a held job be chosen again."""
         if self._phase(job) is Phase.HELD:
-            self._yard.record(Released(self._yard.clock.now(), job))
+            self._context.record(Released(self._context.clock.now(), job))
 
     def set_policy(
         self, text: str, discipline: str | None, placement: str | None, by: str = "", force: bool = False
     ) -> str:
         """Plan by another policy from now on; what is not said stays as it is. Returns it in full."""
-        yard, planner = self._yard, self._another(text, discipline, placement, force)
-        yard.planning.use(planner, yard.clock.now(), **({"by": by} if by else {}))
+        context, planner = self._context, self._another(text, discipline, placement, force)
+        self._planning.use(planner, context.clock.now(), **({"by": by} if by else {}))
         return planner.text
 
     def preview(self, text: str, discipline: str | None, placement: str | None) -> Preview:
@@ -281,36 +288,36 @@ class Commands:
 
     def _another(self, text: str, discipline: str | None, placement: str | None, force: bool) -> OrderedPlanner:
         """Another policy; what is not said is as it is now."""
-        yard = self._yard
-        former = yard.planner
+        context = self._context
+        former = self._planning.planner
         kept = former.discipline
         if former.policy.preemptive:  # it could not have another, so nobody may have wanted this one
-            kept = yard.settings.discipline or "easy"
+            kept = context.settings.discipline or "easy"
         return serve_policy(
             text,
             discipline=discipline or kept,
             placement=placement or former.placement,
             lenient=discipline is None,  # a preemptive policy cannot have all of the former disciplines
             force=force,
-            limit=yard.settings.learned_limit,
+            limit=context.settings.learned_limit,
         )
 
     def learned(self) -> dict[str, Any] | None:
         """What there is to tell of a trained policy that decides; None: another kind does."""
-        guard = guard_of(self._yard.planner)
+        guard = guard_of(self._planning.planner)
         return guard.told() if guard is not None else None
 
     def policy(self) -> tuple[OrderedPlanner, float]:
         """What makes the plans, and since when."""
-        return self._yard.planner, next(record.event.at for record in self._yard.store.latest("PolicySet"))
+        return self._planning.planner, next(record.event.at for record in self._context.store.latest("PolicySet"))
 
     def reasons(self) -> dict[str, Reason]:
         """Why each waiting job waits, in the order of the policy."""
-        yard = self._yard
-        of = yard.state, yard.state.version, yard.admitting.stamp
+        context = self._context
+        of = context.state, context.state.version, self._planning.admission.stamp
         if self._reasons_of != of:
             began = time.thread_time()
-            self._reasons = yard.planning.make(yard.clock.now()).held
+            self._reasons = self._planning.make(context.clock.now()).held
             self._reasons_of = of
             spent = time.thread_time() - began
             self._recent_until = time.monotonic() + min(_STALE, _WORTH * spent) if spent > _SLOW else 0.0
@@ -327,12 +334,12 @@ class Commands:
         reasons = self.reasons()
         if job not in reasons:  # it starts in this very moment
             return None
-        reason, state, now = reasons[job], self._yard.state, self._yard.clock.now()
+        reason, state, now = reasons[job], self._context.state, self._context.clock.now()
         if isinstance(reason, Dependency):
             return Why(reason, [], [(other, ends_at(state, other)) for other in reason.jobs])
         if not isinstance(reason, Resources | Priority | Reserved):
             return Why(reason, [], [])  # nobody's end would help it
-        planner = self._yard.planner
+        planner = self._planning.planner
         wishes = restricted(state, now) or state.table.demand  # GPU by GPU: some may be drained
         draft = Draft(Snapshot(state, now), planner.policy, planner.code, 0, wishes)
         found = blockers(draft, state.row_of[job])
@@ -341,24 +348,24 @@ class Commands:
 
     def facts(self) -> dict[str, Any]:
         """How the yard does."""
-        yard = self._yard
-        spans = [1000 * seconds for seconds in yard.planning.seconds]
+        context = self._context
+        spans = [1000 * seconds for seconds in self._planning.seconds]
         plan = {"last_ms": spans[-1], "mean_ms": sum(spans) / len(spans), "max_ms": max(spans)} if spans else {}
         return {
-            "policy": yard.planner.text, "plan": plan, "withdrawn": dict(yard.state.withdrawn),
-            "learned": self.learned(), "warnings": [yard.planning.trouble] if yard.planning.trouble else [],
+            "policy": self._planning.planner.text, "plan": plan, "withdrawn": dict(context.state.withdrawn),
+            "learned": self.learned(), "warnings": [self._planning.trouble] if self._planning.trouble else [],
         }  # fmt: skip
 
     def _is_lease(self, job: str) -> bool:
-        view = self._yard.store.open.get(job)
+        view = self._context.store.open.get(job)
         return view is not None and view.kind == "lease"
 
     def _phase(self, job: str) -> Phase:
         """Where a job stands, if anything can still be done to it."""
-        state = self._yard.state
+        state = self._context.state
         row = state.row_of.get(job)
         if row is None:
-            if self._yard.store.standing(id=job):
+            if self._context.store.standing(id=job):
                 raise NotNow(f"job {job} is over")
             raise NoSuchJob(f"there is no job {job} (gpuyard ps lists them)")
         if state.phase[row].over:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.store.reader import Answered
 from gpuyard.errors import UserError
 
@@ -26,18 +26,18 @@ class KeyedRequest(NamedTuple):
 class Idempotency:
     """Sees to it that requests with a key are done once."""
 
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     def once(self, sent: KeyedRequest, act: Callable[[], Any]) -> tuple[Any, bool]:
         """What is answered, and whether it was before. For the yard's thread, which makes it one after the other."""
-        yard = self._yard
-        known = yard.answers.get((sent.user, sent.key)) or yard.store.answer(sent.user, sent.key)
+        context = self._context
+        known = context.answers.get((sent.user, sent.key)) or context.store.answer(sent.user, sent.key)
         if known is not None:
             return known_answer(sent, known), True
         answer = act()
-        now = yard.clock.now()
-        yard.answers[sent.user, sent.key] = Answered(*sent, json.dumps(answer, separators=(",", ":")), now)
+        now = context.clock.now()
+        context.answers[sent.user, sent.key] = Answered(*sent, json.dumps(answer, separators=(",", ":")), now)
         return answer, False
 
 

@@ -6,8 +6,9 @@ import logging
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,20 +17,18 @@ from gpuyard.core.engine import validate
 from gpuyard.core.events import Chosen, Opened, PolicySet, Renewed
 from gpuyard.core.limits.loans import avoid
 from gpuyard.core.model import Cluster, Rules
-from gpuyard.core.plan import Plan, Snapshot
+from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.policy import LEARNED, parse_spec
 from gpuyard.core.state import State
+from gpuyard.daemon.context import Context
+from gpuyard.daemon.devices.admission import Admission
 from gpuyard.daemon.jobs.stops import Stops
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record
 from gpuyard.errors import UserError
 from gpuyard.policies.deployment import details_of, forced_hash, guard_of, policy_of_settings, serve_policy
 from gpuyard.policies.resolver import make_planner
-
-if TYPE_CHECKING:
-    from gpuyard.daemon.loop import Yard
-
 
 log = logging.getLogger("gpuyard")
 
@@ -80,43 +79,6 @@ def configured_policy(store: Store, settings: Settings) -> ConfiguredPolicy:
         return ConfiguredPolicy(make_planner(text), wanted, str(error))
 
 
-def take_up_policy(yard: Yard, now: float) -> None:
-    """Plan by the policy that people chose since the configured one was last changed; else by that one."""
-    found, latest = yard.planning.configured, None
-    for record in yard.store.latest("PolicySet"):
-        latest = latest or record
-        if record.details.get("configured") and isinstance(record.event, PolicySet):
-            before = record.details.get("in_place_of") or record.event.policy
-            if before == (found.in_place_of or found.planner.text):
-                if latest is not record and _use_chosen(yard, latest, now):
-                    return
-                if (
-                    latest is record
-                    and record.event.policy == found.planner.text
-                    and _is_same_policy(found.planner, record)
-                ):
-                    return
-            break
-    yard.record(PolicySet(now, found.planner.text), **found.details())
-
-
-def _use_chosen(yard: Yard, record: Record, now: float) -> bool:
-    """Take up a policy that somebody chose; False if it cannot be used any more."""
-    assert isinstance(record.event, PolicySet)
-    text = record.event.policy
-    try:
-        planner = serve_policy(text, forced_before=forced_hash(record.details), limit=yard.settings.learned_limit)
-    except UserError as error:  # its file is gone, say: the queue must go on
-        log.warning("policy %s cannot be used any more; going on with the configured one: %s", text, error)
-        yard.planning.trouble = f"policy {text} cannot be used any more, so {yard.planner.text} decides: {error}"
-        return False
-    yard.planning.planner = planner
-    if not _is_same_policy(planner, record):
-        log.warning("the file of policy %s has changed since it was set", text)
-        yard.record(PolicySet(now, planner.text), because="its file has changed", **details_of(planner))
-    return True
-
-
 def _is_same_policy(planner: OrderedPlanner, record: Record) -> bool:
     """Whether what was loaded is what the log says."""
     return details_of(planner).get("learned") == record.details.get("learned")
@@ -137,9 +99,17 @@ _LATE = 1.0  # seconds by which a plan may be late and still be made for the ins
 class Planning:
     """The policy in force, and when it is asked again."""
 
-    def __init__(self, yard: Yard, stops: Stops) -> None:
-        self._yard, self._stops = yard, stops
-        self.configured = configured_policy(yard.store, yard.settings)
+    def __init__(
+        self,
+        context: Context,
+        stops: Stops,
+        admission: Admission,
+        place: Callable[[list[Start], float], None],
+        look_at_gpus: Callable[[float], None],
+    ) -> None:
+        self._context, self._stops, self.admission = context, stops, admission
+        self._place, self._look_at_gpus = place, look_at_gpus
+        self.configured = configured_policy(context.store, context.settings)
         self.planner = self.configured.planner
         self.trouble = ""
         """What to tell people of the policy: another than they want decides; empty: all is well."""
@@ -152,10 +122,42 @@ class Planning:
         self._wake_at = np.inf
         self._quiet_until = 0.0
 
+    def take_up_policy(self, now: float) -> None:
+        """Use the policy that an admin set since the configured one was last changed; else the configured one."""
+        found, latest = self.configured, None
+        for record in self._context.store.latest("PolicySet"):
+            latest = latest or record
+            if record.details.get("configured") and isinstance(record.event, PolicySet):
+                before = record.details.get("in_place_of") or record.event.policy
+                if before == (found.in_place_of or found.planner.text):
+                    if latest is not record and self._use_chosen(latest, now):
+                        return
+                    same = record.event.policy == found.planner.text and _is_same_policy(found.planner, record)
+                    if latest is record and same:
+                        return
+                break
+        self._context.record(PolicySet(now, found.planner.text), **found.details())
+
+    def _use_chosen(self, record: Record, now: float) -> bool:
+        """Use a policy that an admin set; False if it cannot be used any more."""
+        assert isinstance(record.event, PolicySet)
+        text, limit = record.event.policy, self._context.settings.learned_limit
+        try:
+            planner = serve_policy(text, forced_before=forced_hash(record.details), limit=limit)
+        except UserError as error:  # its file is gone, for example: the queue must go on
+            log.warning("policy %s cannot be used any more; going on with the configured one: %s", text, error)
+            self.trouble = f"policy {text} cannot be used any more, so {self.planner.text} decides: {error}"
+            return False
+        self.planner = planner
+        if not _is_same_policy(planner, record):
+            log.warning("the file of policy %s has changed since it was set", text)
+            self._context.record(PolicySet(now, planner.text), because="its file has changed", **details_of(planner))
+        return True
+
     def due(self) -> float:
         """When to plan again though nothing has happened, on the monotonic clock."""
-        ticks, now = time.monotonic(), self._yard.clock.now()
-        wake_at = ticks + min(self._wake_at, self._yard.admitting.due(now)) - now
+        ticks, now = time.monotonic(), self._context.clock.now()
+        wake_at = ticks + min(self._wake_at, self.admission.due(now)) - now
         return min(wake_at, self._quiet_until) if self._quiet_until > ticks else wake_at
 
     def rest(self) -> None:
@@ -173,42 +175,45 @@ class Planning:
     @property
     def is_current(self) -> bool:
         """Whether nothing has happened since the last plan: what is idle now is what nobody who waits can use."""
-        return self._yard.state.version == self._planned
+        return self._context.state.version == self._planned
 
     def plan(self, now: float) -> None:
         """Decide who starts, if anything has changed since the last plan."""
-        yard = self._yard
+        context = self._context
         if time.monotonic() < self._quiet_until:
             return
-        if yard.state.version == self._planned and now < self._wake_at and not yard.admitting.is_due(now):
+        if context.state.version == self._planned and now < self._wake_at and not self.admission.is_due(now):
             return
-        if len(yard.state.waiting) and yard.machine.is_stale():
-            yard.look_at_gpus(now)
+        if len(context.state.waiting) and context.machine.is_stale():
+            self._look_at_gpus(now)
         began, spent = time.perf_counter(), time.thread_time()
-        yard.admitting.charge(now)
-        yard.place(self._stops.promised(now), now)
+        self.admission.charge(now)
+        self._place(self._stops.promised(now), now)
         instant = self._instant(now)
         plan = self.make(instant)
         self._wake_at = max(plan.wake_at, instant + 0.001)
-        yard.place(self._stops.obey(plan, now), now)
+        self._place(self._stops.obey(plan, now), now)
         for job in plan.renewals:
-            yard.record(Renewed(now, job, yard.state.attempt[yard.state.row_of[job]]))
+            context.record(Renewed(now, job, context.state.attempt[context.state.row_of[job]]))
         if plan.chosen is not None:
-            yard.record(Chosen(now, *plan.chosen))
-        self._planned = yard.state.version
+            context.record(Chosen(now, *plan.chosen))
+        self._planned = context.state.version
         self.seconds.append(time.perf_counter() - began)
-        yard.meters.planned(self.seconds[-1], time.thread_time() - spent)
+        context.meters.planned(self.seconds[-1], time.thread_time() - spent)
 
     def _instant(self, now: float) -> float:
         """The instant to plan for: if a plan was due a moment ago, that one; then a slice is over, not a bit more."""
         return self._wake_at if now - _LATE < self._wake_at <= now else now
 
+    def snapshot(self, now: float) -> Snapshot:
+        return Snapshot(self._context.state, now, usage=self.admission.usage(now))
+
     def make(self, now: float) -> Plan:
         """A valid plan; a policy that fails is replaced, since the queue must go on."""
         try:
-            plan = self.planner.plan(Snapshot(self._yard.state, now, usage=self._yard.admitting.usage(now)))
-            avoid(self._yard.state, plan, now)
-            validate(self._yard.state, plan)
+            plan = self.planner.plan(self.snapshot(now))
+            avoid(self._context.state, plan, now)
+            validate(self._context.state, plan)
         except Exception as error:  # a policy may be a user's own code: anything may come out of it
             if self.planner.text == FALLBACK:
                 raise
@@ -220,7 +225,7 @@ class Planning:
     def use(self, planner: OrderedPlanner, now: float, **details: Any) -> None:
         """Plan by another policy from now on."""
         if (guard := guard_of(self.planner)) is not None:
-            self._yard.meters.learned.add(guard.counts)
+            self._context.meters.learned.add(guard.counts)
         self.planner, self.trouble = planner, ""
         self._stops.take_back(now)
-        self._yard.record(PolicySet(now, planner.text), **details, **details_of(planner))
+        self._context.record(PolicySet(now, planner.text), **details, **details_of(planner))

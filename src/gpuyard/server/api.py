@@ -21,7 +21,6 @@ from gpuyard.core.reasons import Reason
 from gpuyard.daemon import limits as rulebook
 from gpuyard.daemon.background.interference import Interference
 from gpuyard.daemon.background.recorder import Recorder
-from gpuyard.daemon.commands import Commands
 from gpuyard.daemon.jobs.intake import JobRequest
 from gpuyard.daemon.jobs.progress_reader import ProgressReader
 from gpuyard.daemon.loop import Yard
@@ -67,7 +66,7 @@ class Api:
         self, yard: Yard, settings: Settings, shutdown: Callable[[], None], access: CredentialStore | None = None
     ) -> None:
         self.yard, self.settings, self._shutdown = yard, settings, shutdown
-        self.desk = Commands(yard)
+        self.desk = yard.commands
         self.signs = Heartbeats()
         """Where signs of life of leases are noted; the engine's, once there is one."""
         self.permissions = Permissions(settings)
@@ -80,8 +79,8 @@ class Api:
         self.streams = Streams()
         self.hub = EventHub(lambda: yard.store.last, lambda: self.reader, self.watch)
         self.progress = ProgressReader(yard.engine, settings.data_dir / "work")
-        self.interference = Interference(yard, self.progress, settings.interference_after)
-        self.recorder = Recorder(yard, settings)
+        self.interference = Interference(yard.context, self.progress, settings.interference_after)
+        self.recorder = Recorder(yard.context, settings)
         self.listing = JobListing(yard, self.progress)
         self.notifications = NotificationRoutes(self)
         self.since = time.time()

@@ -82,7 +82,7 @@ class IdempotentRequests:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._repeats = Idempotency(api.yard)
+        self._repeats = Idempotency(api.yard.context)
 
     async def __call__(self, request: Request, prepare: Callable[[], Awaitable[Command]], more: str = "") -> Response:
         """Do what is prepared, or answer as before. `prepare` refuses what makes no sense; `more` is asked for, too."""

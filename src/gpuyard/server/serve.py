@@ -185,11 +185,11 @@ def _background_threads(yard: Yard, api: Api) -> list[BackgroundThread]:
     """The audit trail, what removes old output, what looks at GPUs and those who share them, and what tells people."""
     found: list[BackgroundThread] = [
         api.doors.trail,
-        Retention(yard, api.settings),
-        SimulatedLoad(yard),
+        Retention(yard.context, api.settings),
+        SimulatedLoad(yard.context, yard.declared, yard.ooms.ran_out),
         api.interference,
     ]
-    found += [api.recorder, JobMapping(yard, api.settings.dcgm_job_mapping)]
+    found += [api.recorder, JobMapping(yard.context, api.settings.dcgm_job_mapping)]
     office = api.notifications.open()
     if office is None:
         log.error("nobody is told of their jobs: %s", api.notifications.problem)

@@ -11,13 +11,10 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from gpuyard.core.events import Exited, Placed, Preempted, Requeued
-from gpuyard.daemon.devices.machine import Machine
-from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.store.records import Record
 
 log = logging.getLogger("gpuyard")
@@ -25,19 +22,11 @@ _AGAIN = 60.0  # seconds after which it is tried again where that failed
 _MODES = 0o755, 0o644  # others read them, whatever our umask is
 
 
-class Owner(Protocol):
-    """The yard, as far as this needs it."""
-
-    store: Store
-    machine: Machine
-    listeners: list[Callable[[list[Record]], None]]
-
-
 class JobMapping:
     """Keeps a file for each GPU."""
 
-    def __init__(self, yard: Owner, folder: str) -> None:
-        self._yard = yard
+    def __init__(self, context: Context, folder: str) -> None:
+        self._context = context
         self._folder = Path(folder).expanduser()
         self._wanted = bool(folder)
         self._written: dict[int, str] = {}
@@ -48,7 +37,7 @@ class JobMapping:
     def start(self) -> None:
         """Begin, if a folder was named; this returns at once."""
         if self._wanted:
-            self._yard.listeners.append(self._heard)
+            self._context.listeners.append(self._heard)
             self._thread.start()
 
     def stop(self) -> None:
@@ -60,8 +49,8 @@ class JobMapping:
 
     def write(self) -> None:
         """Let the files say who is on each GPU now; what they say already is not written again."""
-        devices = [device for device in self._yard.machine.gpus.devices if not device.uuid.startswith("MIG-")]
-        running = [view for view in list(self._yard.store.open.values()) if view.state == "running"]
+        devices = [device for device in self._context.machine.gpus.devices if not device.uuid.startswith("MIG-")]
+        running = [view for view in list(self._context.store.open.values()) if view.state == "running"]
         _provide(self._folder)
         for device in devices:
             text = "".join(f"{view.id}\n" for view in running if device.index in view.gpus)

@@ -14,9 +14,9 @@ from typing import Any
 
 from gpuyard.core.events import Exited, HarmMeasured
 from gpuyard.core.state import State
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.jobs.profiles import epochs_in
 from gpuyard.daemon.jobs.progress_reader import ProgressReader
-from gpuyard.daemon.loop import Yard
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record
 from gpuyard.daemon.store.views import JobView
@@ -37,8 +37,8 @@ _WRITTEN = 30.0  # seconds to wait for something to be written
 class Interference:
     """Finds out which jobs hurt each other."""
 
-    def __init__(self, yard: Yard, progress: ProgressReader, enough: float) -> None:
-        self._yard, self._progress = yard, progress
+    def __init__(self, context: Context, progress: ProgressReader, enough: float) -> None:
+        self._context, self._progress = context, progress
         self._period = max(_LEAST, min(_PERIOD, enough / 10))
         self._slowdowns = Slowdowns(enough)
         self._enough = enough
@@ -52,7 +52,7 @@ class Interference:
 
     def start(self) -> None:
         """Begin; this returns at once."""
-        self._yard.listeners.append(self._committed)
+        self._context.listeners.append(self._committed)
         self._thread.start()
 
     def stop(self) -> None:
@@ -63,7 +63,7 @@ class Interference:
 
     def look(self, now: float) -> None:
         """One look at all that run, and what follows from it."""
-        views = [view for view in list(self._yard.store.open.values()) if view.state == "running"]
+        views = [view for view in list(self._context.store.open.values()) if view.state == "running"]
         while self._ends:
             end = self._ends.popleft()
             self._slowdowns.ended(end.job, end.attempt, end.at)
@@ -76,13 +76,13 @@ class Interference:
         self._begin()
         while not self._over.wait(self._period):
             try:
-                self.look(self._yard.clock.now())
+                self.look(self._context.clock.now())
             except (GpuyardError, TimeoutError) as error:  # the store fails, say: it is found again later
                 log.debug("what jobs do to each other cannot be recorded now: %s", error)
 
     def _begin(self) -> None:
         """Know what former lives found out."""
-        asked = self._yard.ask(lambda: recorded(self._yard.store, self._yard.state), changes=False)
+        asked = self._context.ask(lambda: recorded(self._context.store, self._context.state), changes=False)
         while not self._over.wait(_LEAST) and not asked.done():
             pass
         if asked.done():
@@ -103,22 +103,22 @@ class Interference:
         said = self._progress.said(view, now)
         mark = None if said is None else Mark(said[0].done, said[0].total, said[0].kind, said[1])
         work = epochs_in(view.work.get("command", ())) or 1.0
-        made_up = self._yard.machine.gpus.simulated and "util=" not in view.work.get("simulate_use", "")
-        busy = None if made_up else self._yard.measures.busy(view.id)
+        made_up = self._context.machine.gpus.simulated and "util=" not in view.work.get("simulate_use", "")
+        busy = None if made_up else self._context.measures.busy(view.id)
         return Seen(view.id, view.attempt, kind, view.gpus, view.started, mark, busy, work, view.name)
 
     def _record(self, news: list[Finding]) -> None:
         if not news:
             return
-        yard = self._yard
+        context = self._context
 
         def write() -> None:
             for one in news:
-                event = HarmMeasured(yard.clock.now(), one.sufferer, one.beside, round(one.slowdown, 4))
+                event = HarmMeasured(context.clock.now(), one.sufferer, one.beside, round(one.slowdown, 4))
                 details = {"evidence": one.evidence, "seconds": round(one.seconds, 1)}
-                yard.record(event, **details, jobs=list(one.jobs), names=list(one.names))
+                context.record(event, **details, jobs=list(one.jobs), names=list(one.names))
 
-        yard.ask(write).result(_WRITTEN)
+        context.ask(write).result(_WRITTEN)
         self._recorded |= {_pair(one): one for one in news}
 
 

@@ -15,10 +15,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from gpuyard.config import Settings
-from gpuyard.daemon.devices.machine import Machine
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.measurements import Seen
 from gpuyard.gpus.base import Device, Reading
 from gpuyard.recordings.chunks import HOURS, LEVELS, MINUTES, QUIET, SAMPLES, Level
@@ -35,13 +35,6 @@ _REST = 0.05  # seconds between bites
 _MOST = 10_000  # looks that wait to be written
 _EARLY = 0.2  # of a period by which a look may come too early
 _STIR = 32 * 2**20  # bytes by which the memory of an idle GPU may differ and still be as it was
-
-
-class Owner(Protocol):
-    """The yard, as far as this needs it."""
-
-    machine: Machine
-    watchers: list[Callable[[float, Sequence[Reading], Sequence[Seen]], None]]
 
 
 class _Glance(NamedTuple):
@@ -63,8 +56,8 @@ class _Row(NamedTuple):
 class Recorder:
     """Writes down what GPUs do, and reads it again. For any thread."""
 
-    def __init__(self, yard: Owner, settings: Settings) -> None:
-        self._yard, self._settings = yard, settings
+    def __init__(self, context: Context, settings: Settings) -> None:
+        self._context, self._settings = context, settings
         self.path = settings.data_dir / NAME
         self.period = max(0.0, settings.record_period)
         self.failing = ""
@@ -86,7 +79,7 @@ class Recorder:
     def start(self) -> None:
         """Begin, if anything is to be recorded; this returns at once."""
         if self._settings.record:
-            self._yard.watchers.append(self.look)
+            self._context.watchers.append(self.look)
             self._thread.start()
 
     def stop(self) -> None:
@@ -147,7 +140,7 @@ class Recorder:
         if self.failing:
             log.info("what GPUs do is recorded again")
             self.failing = ""
-        devices, last = self._yard.machine.gpus.devices, 0.0
+        devices, last = self._context.machine.gpus.devices, 0.0
         while self._queue:
             glance = self._queue.popleft()
             last = glance.at

@@ -12,13 +12,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import partial
-from typing import Protocol
 
 from gpuyard.config import Settings
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.idempotency import KEPT
-from gpuyard.daemon.store.log import Checkpoints, Store
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.local import stored_attempts
@@ -31,18 +29,6 @@ _BITE = 50  # jobs; about 5 ms of the yard's time
 _IDLE = 20  # times as long as a bite took passes before the next: 5 % of the yard's time at most
 _LOOKED_UP = 500
 _SHORT = 0.005
-
-
-class Owner(Protocol):
-    """The yard, as far as this needs it."""
-
-    store: Store
-    checkpoints: Checkpoints
-    environments: dict[str, str]
-
-    def ask(self, command: Callable[[], int], *, changes: bool = True) -> Future[int]:
-        """Have something done by the yard's own thread."""
-        ...
 
 
 class Stopped(Exception):
@@ -65,8 +51,8 @@ def check_kept(settings: Settings, view: JobView, attempt: int) -> None:
 class Retention:
     """Removes what need not be kept any longer."""
 
-    def __init__(self, yard: Owner, settings: Settings) -> None:
-        self._yard, self._settings = yard, settings
+    def __init__(self, context: Context, settings: Settings) -> None:
+        self._context, self._settings = context, settings
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
 
@@ -95,7 +81,7 @@ class Retention:
         reader, settings = Reader(self._settings.database), self._settings
         try:
             if reader.any_answered_before(now - KEPT):
-                self._in_bites(lambda: self._yard.store.forget_answers(now - KEPT, 10 * _BITE))
+                self._in_bites(lambda: self._context.store.forget_answers(now - KEPT, 10 * _BITE))
             files = self._remove_files(reader, now) if settings.keep_logs or settings.keep_history else 0
             jobs = self._remove_history(reader, now - settings.keep_history) if settings.keep_history else 0
         finally:
@@ -140,7 +126,7 @@ class Retention:
     # -- rows -------------------------------------------------------------------------------------
 
     def _remove_history(self, reader: Reader, before: float) -> int:
-        store = self._yard.store
+        store = self._context.store
         if not reader.any_ended_before(before):
             return 0
         self._in_bites(self._want_checkpoint)
@@ -153,12 +139,12 @@ class Retention:
 
     def _want_checkpoint(self) -> int:
         """Only what is older than the checkpoint may go; it is made at the end of the yard's turn."""
-        self._yard.checkpoints.wanted = True
+        self._context.checkpoints.wanted = True
         return 0
 
     def _forget_environments(self, keys: list[str], newest: int) -> int:
-        coming = self._yard.environments  # of jobs that are not written yet
-        return self._yard.store.forget_environments([key for key in keys if key not in coming], newest)
+        coming = self._context.environments  # of jobs that are not written yet
+        return self._context.store.forget_environments([key for key in keys if key not in coming], newest)
 
     def _in_bites(self, bite: Callable[[], int]) -> int:
         """Bite after bite until there is nothing left to remove."""
@@ -177,7 +163,7 @@ class Retention:
             took = time.perf_counter() - began
             return count
 
-        answer = self._yard.ask(timed)
+        answer = self._context.ask(timed)
         while True:
             try:
                 count = answer.result(1.0)

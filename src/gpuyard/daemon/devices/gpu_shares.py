@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,16 +11,14 @@ from gpuyard.core.columns import Table
 from gpuyard.core.events import Edited
 from gpuyard.core.loops.pool import Floats
 from gpuyard.core.model import Phase, Request
+from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.state import State
+from gpuyard.daemon.context import Context
 from gpuyard.engines.mps_control import program
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Device
 from gpuyard.spec.work import Work
 from gpuyard.units import format_size
-
-if TYPE_CHECKING:
-    from gpuyard.daemon.loop import Yard
-
 
 _LEAST = 3, 5  # the compute capability that MPS needs
 
@@ -52,35 +49,35 @@ def _lacks(device: Device) -> bool:
 _BYTE = 1e-3
 
 
-def fitted_share(yard: Yard, request: Request) -> Request:
+def fitted_share(context: Context, request: Request) -> Request:
     """A request as it is packed: with GPUs for itself, if none has room for it beside what is taken."""
-    if request.whole or _has_room(request, _room(yard)):
+    if request.whole or _has_room(request, _room(context)):
         return request
-    return replace(request, compute=100.0) if _has_room(request, _sizes(yard.state)) else request
+    return replace(request, compute=100.0) if _has_room(request, _sizes(context.state)) else request
 
 
-def permanent_refusal(yard: Yard, request: Request, work: Work) -> str | None:
+def permanent_refusal(context: Context, planner: OrderedPlanner, request: Request, work: Work) -> str | None:
     """Why a job can never run here; None if it can. The core speaks of clusters, and this is a machine."""
-    refusal = yard.planner.refuses(yard.state, request)
+    refusal = planner.refuses(context.state, request)
     if refusal is None:
-        return mps_refusal(work, request, yard.machine.gpus.devices) if work.mps else None
-    most, buffer = yard.state.cluster.most_memory, yard.machine.buffer
+        return mps_refusal(work, request, context.machine.gpus.devices) if work.mps else None
+    most, buffer = context.state.cluster.most_memory, context.machine.buffer
     if request.memory > most and buffer:
         refusal += f", {format_size(max(0.0, most - buffer))} of it for jobs that share it"
     return refusal.replace("the cluster has", "this machine has")
 
 
-def refit_shares(yard: Yard, now: float) -> None:
+def refit_shares(context: Context, now: float) -> None:
     """Give waiting shares GPUs for themselves, where more is taken of all GPUs now than lets them fit."""
-    state, table, room = yard.state, yard.state.table, _room(yard)
+    state, table, room = context.state, context.state.table, _room(context)
     for row in _tight_shares(table, room):
         if state.phase[row] not in (Phase.QUEUED, Phase.HELD):
             continue
-        work, request = yard.description(state.ids[row])
+        work, request = context.description(state.ids[row])
         if not _has_room(request, room) and _has_room(request, _sizes(state)):
             begin = float(table.begin[row])  # the time of a retry is not in what was asked for
             alone = replace(request, compute=100.0, begin=begin)
-            yard.record(Edited(now, state.ids[row], alone), work=work.to_json())
+            context.record(Edited(now, state.ids[row], alone), work=work.to_json())
 
 
 def _tight_shares(table: Table, room: Floats) -> list[int]:
@@ -93,10 +90,10 @@ def _tight_shares(table: Table, room: Floats) -> list[int]:
     return found
 
 
-def _room(yard: Yard) -> Floats:
+def _room(context: Context) -> Floats:
     """What shares may have of each GPU. Who uses one that is withdrawn for that does not count: they may leave."""
-    state = yard.state
-    room = _sizes(state) - yard.machine.buffer
+    state = context.state
+    room = _sizes(state) - context.machine.buffer
     for gpu, taken in enumerate(state.taken):
         if gpu not in state.withdrawn:
             room[gpu] -= taken - state.buffer

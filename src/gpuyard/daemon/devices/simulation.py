@@ -7,17 +7,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from gpuyard.core.events import Exited, Granted, Preempted, Requeued, Returned, Started
 from gpuyard.core.limits.loans import loans
-from gpuyard.core.state import State
 from gpuyard.daemon.clock import Clock
-from gpuyard.daemon.devices.machine import Machine
-from gpuyard.daemon.devices.measurements import Measures, Seen
-from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.context import Context
+from gpuyard.daemon.devices.measurements import Seen
 from gpuyard.daemon.store.records import Record
 from gpuyard.daemon.store.views import JobView, split_power
 from gpuyard.engines.local.processes import read_proc, variable_of
@@ -90,21 +87,6 @@ _JUST = 0.001  # seconds before somebody came or went
 _TELL_AGAIN = 5.0  # seconds after which a job that should be dead is told of once more: the store may have failed
 
 
-class Owner(Protocol):
-    """The yard, as far as this needs it."""
-
-    state: State
-    store: Store
-    machine: Machine
-    measures: Measures
-    declared: Declared
-    listeners: list[Callable[[list[Record]], None]]
-    watchers: list[Callable[[float, Sequence[Reading], Sequence[Seen]], None]]
-
-    def ask(self, command: Callable[[], Any], *, changes: bool = True) -> Future[Any]: ...
-    def ran_out(self, job: str, attempt: int, gpu: int, wanted: int) -> None: ...
-
-
 class SimulatedJob(NamedTuple):
     """A job on GPUs, and what it wants of each of them at an instant."""
 
@@ -136,9 +118,9 @@ class Death(NamedTuple):
 class SimulatedLoad:
     """Lets simulated GPUs be busy, and run out of memory, while jobs are on them."""
 
-    def __init__(self, yard: Owner) -> None:
-        self._yard = yard
-        self._store, self._machine = yard.store, yard.machine
+    def __init__(self, context: Context, declared: Declared, ran_out: Callable[[str, int, int, int], None]) -> None:
+        self._context, self._declared, self._ran_out = context, declared, ran_out
+        self._store, self._machine = context.store, context.machine
         self._devices = self._machine.gpus.devices
         self._clock = Clock()
         self._model = DeviceModel(len(self._devices))
@@ -158,7 +140,7 @@ class SimulatedLoad:
     def start(self) -> None:
         """Begin, if there is anything to simulate; this returns at once."""
         if self._machine.gpus.simulated:
-            self._yard.listeners.append(self._heard)
+            self._context.listeners.append(self._heard)
             self._thread.start()
 
     def stop(self) -> None:
@@ -177,7 +159,7 @@ class SimulatedLoad:
         at, changed_at, self._changed_at = self._clock.now(), self._changed_at, None
         if _who(former) != _who(self._views):
             self._look_back(min(at, changed_at or at) - _JUST)
-        young = self._yard.declared.look(self._views, at)
+        young = self._declared.look(self._views, at)
         self._forget_the_gone()
         residents = [self._resident(view, at) for view in self._views]
         self._often = young or any(one.use for one in residents)
@@ -189,8 +171,8 @@ class SimulatedLoad:
         self._machine.pretend(at, readings, self._uses(after))
         # as they were: what a job dies of was its use, too
         seen = list(seen_of(residents, tenants, at, [reading.power for reading in readings]))
-        self._yard.measures.note(at, seen, self._store.runs)
-        for watcher in self._yard.watchers:
+        self._context.measures.note(at, seen, self._store.runs)
+        for watcher in self._context.watchers:
             watcher(at, readings, seen)
         for death in deaths:
             self._tell(death)
@@ -203,7 +185,7 @@ class SimulatedLoad:
         tenants, memory = taken_of(self._devices, self._residents)
         readings = readings_of(memory, self._model.step(at, tenants))
         seen = list(seen_of(self._residents, tenants, at, [reading.power for reading in readings]))
-        for watcher in self._yard.watchers:
+        for watcher in self._context.watchers:
             watcher(at, readings, seen)
 
     def _run(self) -> None:
@@ -225,8 +207,8 @@ class SimulatedLoad:
             self._wake.set()
 
     def _resident(self, view: JobView, at: float) -> SimulatedJob:
-        use, key = self._yard.declared.of(view, view.attempt), (view.id, view.attempt)
-        lent = tuple(loans(self._yard.state, view.id))
+        use, key = self._declared.of(view, view.attempt), (view.id, view.attempt)
+        lent = tuple(loans(self._context.state, view.id))
         if use is None or view.started is None:
             return SimulatedJob(view, use, lent=lent)
         wanted = use.at(at - view.started)
@@ -251,7 +233,7 @@ class SimulatedLoad:
     def _tell(self, death: Death) -> None:
         view, gpu, wanted = death
         self._dead[view.id, view.attempt] = time.monotonic()
-        self._yard.ask(lambda: self._yard.ran_out(view.id, view.attempt, gpu, wanted))
+        self._context.ask(lambda: self._ran_out(view.id, view.attempt, gpu, wanted))
 
 
 def _who(views: Iterable[JobView]) -> set[tuple[str, int, tuple[int, ...]]]:

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gpuyard.core.events import Cancelled, Edited, Event, Exited, Preempted, Requeued, Submitted
 from gpuyard.core.model import Phase, Request
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.gpu_shares import fitted_share
 from gpuyard.daemon.jobs.profiles import epochs_in, is_trial, unwrapped
 from gpuyard.daemon.store.reader import Reader, outcome_of
@@ -20,10 +21,6 @@ from gpuyard.predict.signatures import shown
 from gpuyard.predict.similar_runs import LATEST, Errors, Prediction, Run, errors_of, predict, seconds_of
 from gpuyard.spec.work import Work
 from gpuyard.units import format_size
-
-if TYPE_CHECKING:
-    from gpuyard.daemon.loop import Yard
-
 
 _MOST = 20_000  # signatures that are kept in memory
 _PARTS = 4  # of a GPU: one of these
@@ -36,8 +33,8 @@ Key = tuple[str, str]
 class Estimates:
     """What is expected of jobs. All of it runs in the yard's own thread."""
 
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._runs: dict[Key, list[Run]] = {}
         self._told: dict[tuple[str, str, float], Prediction] = {}
         self._waiting: dict[Key, dict[str, None]] = {}
@@ -53,7 +50,7 @@ class Estimates:
     def forget(self) -> None:
         """Go by what is on disk alone."""
         self._runs, self._told, self._waiting, self._profiling, self._untold = {}, {}, {}, {}, {}
-        for view in self._yard.store.open.values():
+        for view in self._context.store.open.values():
             self._enlist(view.id, view.work)
         self._fresh = dict.fromkeys(self._waiting)  # not everybody may have been told when a former life ended
 
@@ -62,7 +59,7 @@ class Estimates:
     @property
     def part(self) -> float:
         """Bytes of a GPU that somebody gets at least of whom only a short trial tells."""
-        cluster = self._yard.state.cluster
+        cluster = self._context.state.cluster
         return min(cluster.gpu_memory, default=cluster.memory) / _PARTS
 
     def of(self, work: Work) -> Prediction:
@@ -78,7 +75,7 @@ class Estimates:
         if key not in self._told:
             runs = self._latest("signature", signature)
             alike = self._latest("likeness", likeness) if likeness else []
-            self._told[key] = predict(runs, alike, epochs, self._yard.settings.memory_margin, self.part)
+            self._told[key] = predict(runs, alike, epochs, self._context.settings.memory_margin, self.part)
         return self._told[key]
 
     def fitted(self, work: Work, request: Request) -> tuple[Work, Request]:
@@ -87,9 +84,9 @@ class Estimates:
             return work, request
         found = self.of(work)
         if work.auto_memory and not work.ooms:
-            memory = min(found.memory, self._yard.state.cluster.most_memory)
+            memory = min(found.memory, self._context.state.cluster.most_memory)
             request = replace(request, memory=memory, compute=0.0 if memory else 100.0)  # who is unknown is alone
-            request = fitted_share(self._yard, request)
+            request = fitted_share(self._context, request)
         if found.seconds and not work.estimated:
             request = replace(request, estimate=min(found.seconds, request.limit))
         predicted = (found.memory, found.seconds, found.evidence) if found.evidence else None
@@ -99,7 +96,7 @@ class Estimates:
         """Why a job whose memory is to be found out can never run here; None if it may."""
         if not (work.auto_memory and work.signature):
             return None
-        found, most = self.of(work), self._yard.state.cluster.most_memory
+        found, most = self.of(work), self._context.state.cluster.most_memory
         if found.peak <= most:
             return None
         return f"needs more than a GPU has, which is {format_size(most)} ({found.evidence}); {_forget(work)}"
@@ -124,21 +121,21 @@ class Estimates:
     def profiler(self, signature: str) -> str | None:
         """The job that tries a signature out and is not over."""
         job = self._profiling.get(signature)
-        row = self._yard.state.row_of.get(job or "")
-        return job if row is not None and not self._yard.state.phase[row].over else None
+        row = self._context.state.row_of.get(job or "")
+        return job if row is not None and not self._context.state.phase[row].over else None
 
     def _latest(self, kind: str, key: str) -> list[Run]:
         if (kind, key) not in self._runs:
             if len(self._runs) >= _MOST:
                 self._runs, self._told = {}, {}
-            rows = self._yard.store.latest_runs(kind, key, LATEST)
+            rows = self._context.store.latest_runs(kind, key, LATEST)
             self._runs[kind, key] = [run_of(row) for row in reversed(rows)]
         return self._runs[kind, key]
 
     def drop(self, signature: str) -> int:
         """Forget the runs of a signature; returns how many there were."""
         self._runs, self._told = {}, {}
-        return self._yard.store.forget_runs(signature)
+        return self._context.store.forget_runs(signature)
 
     # -- learning ---------------------------------------------------------------------------------
 
@@ -147,7 +144,7 @@ class Estimates:
         if isinstance(event, Submitted | Edited):
             self._enlist(event.job, details.get("work", {}))
         elif isinstance(event, Exited | Preempted | Requeued):
-            view = self._yard.store.open.get(event.job)
+            view = self._context.store.open.get(event.job)
             if view is not None and view.work.get("signature"):
                 self._learn(view, event, details)
 
@@ -160,7 +157,7 @@ class Estimates:
                     self._waiting.setdefault((kind, work[kind]), {})[job] = None
 
     def _learn(self, view: JobView, event: Exited | Preempted | Requeued, details: Mapping[str, Any]) -> None:
-        state, work, measured = self._yard.state, view.work, details.get("measured", {})
+        state, work, measured = self._context.state, view.work, details.get("measured", {})
         row = state.row_of[event.job]
         started = float(state.table.started[row])
         if event.attempt != state.attempt[row] or not math.isfinite(started):
@@ -180,7 +177,7 @@ class Estimates:
                 self._told = {}
 
     def _has_the_largest(self, row: int) -> bool:
-        cluster, gpus = self._yard.state.cluster, self._yard.state.spot[row].tolist()
+        cluster, gpus = self._context.state.cluster, self._context.state.spot[row].tolist()
         return all((cluster.gpu_memory[gpu] if cluster.gpu_memory else cluster.memory) >= cluster.most_memory
                    for gpu in gpus)  # fmt: skip
 
@@ -200,7 +197,7 @@ class Estimates:
                 self._tell(job, now)
 
     def _still_waiting(self, key: Key) -> list[str]:
-        state = self._yard.state
+        state = self._context.state
         listed = self._waiting.pop(key, {})
         found = [job for job in listed if job in state.row_of and not state.phase[state.row_of[job]].over]
         if found:
@@ -208,12 +205,12 @@ class Estimates:
         return [job for job in found if self._waits(job)]
 
     def _waits(self, job: str) -> bool:
-        state, row = self._yard.state, self._yard.state.row_of.get(job)
+        state, row = self._context.state, self._context.state.row_of.get(job)
         return row is not None and state.phase[row] in (Phase.QUEUED, Phase.HELD)
 
     def _stands(self, job: str) -> bool:
         """Whether a waiting job asks for what it should, as far as that is seen at once."""
-        view, state = self._yard.store.open.get(job), self._yard.state
+        view, state = self._context.store.open.get(job), self._context.state
         if view is None or not view.work.get("auto_memory") or view.work.get("ooms"):
             return False
         found = self._expected(view.work.get("signature", ""), view.work.get("likeness", ""))
@@ -224,24 +221,26 @@ class Estimates:
         return not alone and found.peak <= most and _is_near(asks, min(found.memory, most))
 
     def _tell(self, job: str, now: float) -> None:
-        yard, known = self._yard, self._yard.description(job)
+        context, known = self._context, self._context.description(job)
         if not known[0].auto_memory or known[0].ooms:
             return  # what ran out of memory itself asks for more already
         work, request = self.fitted(*known)
-        request = fitted_share(yard, request)
+        request = fitted_share(context, request)
         if (refusal := self._hopeless(work) or self.refusal(work)) is not None:
-            yard.record(Cancelled(now, job), message=f"it can never run here: it {refusal}")
+            context.record(Cancelled(now, job), message=f"it can never run here: it {refusal}")
         elif _differs(known[1], request):
-            request = replace(request, begin=float(yard.state.table.begin[yard.state.row_of[job]]))
+            request = replace(request, begin=float(context.state.table.begin[context.state.row_of[job]]))
             size = "a GPU for itself" if request.whole else f"{format_size(request.memory)} of a GPU"
             because = f" ({work.predicted[2]})" if work.predicted else ""
-            yard.record(Edited(now, job, request), work=work.to_json(), message=f"asks for {size} from now on{because}")
+            context.record(
+                Edited(now, job, request), work=work.to_json(), message=f"asks for {size} from now on{because}"
+            )
 
     def _hopeless(self, work: Work) -> str | None:
         """Why a job can never run here: its like ran out of memory where there is most, and it would not do better."""
         if not self._is_hopeless(work.signature) or self.of(work).memory > 0:
             return None
-        most = format_size(self._yard.state.cluster.most_memory)
+        most = format_size(self._context.state.cluster.most_memory)
         return f"needs more than a GPU has: its like ran out of memory alone on one of {most}; {_forget(work)}"
 
     def _is_hopeless(self, signature: str) -> bool:

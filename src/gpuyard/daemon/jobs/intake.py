@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 from gpuyard.core.events import Held, Submitted
 from gpuyard.core.model import Phase, Request
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.gpu_shares import fitted_share, permanent_refusal
+from gpuyard.daemon.jobs.estimates import Estimates
 from gpuyard.daemon.jobs.profiles import profile_of
 from gpuyard.daemon.jobs.retries import ENDED
-from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.planning import Planning
 from gpuyard.daemon.store.log import hashed
 from gpuyard.errors import UserError, suggest
 from gpuyard.spec.notation import AFTER, Array, parse_array, parse_dependency, some_of, task_id
@@ -22,8 +24,8 @@ from gpuyard.spec.work import Work
 class Dependencies:
     """Looks jobs up: in the state, among what is recorded but not yet written, and on disk."""
 
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     def follow(self, text: str, user: str, name: str, batch: Sequence[Sequence[str]] = ()) -> tuple[str, ...]:
         """What `Request.after` is to hold. `@2` is the third job of a batch."""
@@ -48,7 +50,7 @@ class Dependencies:
             return [(job, Phase.QUEUED) for job in batch[int(who[1:])]]
         found = self._with_id(who) or self._of_array(who) or self._named(who, user)
         if not found:
-            known = [name for _, name, of in self._unwritten() if of == user] + self._yard.store.names(user)
+            known = [name for _, name, of in self._unwritten() if of == user] + self._context.store.names(user)
             raise UserError(
                 f"there is no job {who} to follow, neither by its id nor, of {user or 'yours'}, by its name"
                 f"{suggest(who, known)}"
@@ -56,19 +58,19 @@ class Dependencies:
         return found
 
     def _with_id(self, job: str) -> list[tuple[str, Phase]]:
-        if job in self._yard.state.row_of:
+        if job in self._context.state.row_of:
             return [(job, self._phase(job, "queued"))]
-        return [(s.id, Phase(s.state)) for s in self._yard.store.standing(id=job)]
+        return [(s.id, Phase(s.state)) for s in self._context.store.standing(id=job)]
 
     def _of_array(self, array: str) -> list[tuple[str, Phase]]:
         """The tasks of an array, in order."""
-        state = self._yard.state
+        state = self._context.state
         if (some := some_of(array)) is not None:
             wanted = {task_id(some[0], task) for task in some[1]}
             return [(job, phase) for job, phase in self._of_array(some[0]) if job in wanted]
         if not array.isdecimal():
             return []
-        written = [(s.id, self._phase(s.id, s.state)) for s in self._yard.store.standing(array=array)]
+        written = [(s.id, self._phase(s.id, s.state)) for s in self._context.store.standing(array=array)]
         written.sort(key=lambda task: int(task[0].partition("_")[2]))
         fresh = [(job, self._phase(job, "queued")) for job, _, _ in self._unwritten() if job.startswith(f"{array}_")]
         return written + [(job, phase) for job, phase in fresh if job in state.row_of]
@@ -78,7 +80,7 @@ class Dependencies:
         fresh = [job for job, called, of in self._unwritten() if (called, of) == (name, user)]
         if fresh:
             newest = fresh[-1]
-        elif written := self._yard.store.standing(1, name=name, user=user):
+        elif written := self._context.store.standing(1, name=name, user=user):
             newest = written[0].id
         else:
             return []
@@ -87,17 +89,17 @@ class Dependencies:
 
     def _all_named(self, name: str, user: str) -> list[tuple[str, Phase]]:
         fresh = [job for job, called, of in self._unwritten() if (called, of) == (name, user)]
-        written = [view.id for view in self._yard.store.open.values() if (view.name, view.user) == (name, user)]
+        written = [view.id for view in self._context.store.open.values() if (view.name, view.user) == (name, user)]
         return [(job, self._phase(job, "queued")) for job in (*written, *fresh)]
 
     def _unwritten(self) -> Iterator[tuple[str, str, str]]:
         """Id, name and user of jobs that were submitted in this very turn."""
-        for record in self._yard.unwritten:
+        for record in self._context.unwritten:
             if isinstance(record.event, Submitted):
                 yield record.event.job, record.details.get("work", {}).get("name", ""), record.event.request.user
 
     def _phase(self, job: str, otherwise: str) -> Phase:
-        state = self._yard.state
+        state = self._context.state
         row = state.row_of.get(job)
         return state.phase[row] if row is not None else Phase(otherwise)
 
@@ -175,17 +177,17 @@ def _with(job: Job, more: Mapping[str, Any]) -> Job:
     return id, request, replace(work, **more)
 
 
-def open_batch(yard: Yard, user: str, key: str) -> tuple[str, list[str]] | None:
+def open_batch(context: Context, user: str, key: str) -> tuple[str, list[str]] | None:
     """A user's batch with this key of which some jobs are not over, and these; None if there is none."""
     if not key:
         return None
     found: dict[str, list[str]] = {}
     fresh = [
         (record.event.job, record.event.request.user, record.details["work"].get("batch"))
-        for record in yard.unwritten
+        for record in context.unwritten
         if isinstance(record.event, Submitted)
     ]
-    written = ((view.id, view.user, view.work.get("batch")) for view in yard.store.open.values())
+    written = ((view.id, view.user, view.work.get("batch")) for view in context.store.open.values())
     for id, of, batch in (*written, *fresh):
         if batch and of == user and batch[2] == key:
             found.setdefault(batch[0], []).append(id)
@@ -239,9 +241,9 @@ class IntakeResult(NamedTuple):
 class Intake:
     """Where jobs come in. Nothing is recorded unless everything can be."""
 
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
-        self._register = Dependencies(yard)
+    def __init__(self, context: Context, planning: Planning, estimates: Estimates) -> None:
+        self._context, self._planning, self._estimates = context, planning, estimates
+        self._register = Dependencies(context)
         self._hashed: tuple[Mapping[str, str], tuple[str, str]] | None = None
         """The environment that was looked at last, as it is kept: jobs that come together mostly share one."""
         self._tried: dict[str, str] = {}
@@ -289,18 +291,18 @@ class Intake:
         return entries, refused
 
     def _record(self, entries: Sequence[_Entry]) -> list[str]:
-        yard, now = self._yard, self._yard.clock.now()
+        context, now = self._context, self._context.clock.now()
         self._hashed = None  # who gave it may change it
         for entry in entries:
-            yard.environments |= entry.kept
+            context.environments |= entry.kept
             for job, request, work in entry.tried:
-                yard.record(Submitted(now, job, request), work=work.to_json())
+                context.record(Submitted(now, job, request), work=work.to_json())
             for job, request, work in entry.jobs:
-                yard.record(Submitted(now, job, request), work=work.to_json())
+                context.record(Submitted(now, job, request), work=work.to_json())
                 if entry.hold:
-                    yard.record(Held(now, job))
+                    context.record(Held(now, job))
                 if work.kind == "lease":
-                    yard.watch_lease(job)
+                    context.new_leases.append(job)
         return [entry.id for entry in entries]
 
     def follow(self, dependency: str, request: Request, name: str) -> tuple[str, ...]:
@@ -308,7 +310,7 @@ class Intake:
         return self._register.follow(dependency, request.user, name)
 
     def _entry(self, one: JobRequest, batch: Sequence[Sequence[str]]) -> _Entry:
-        yard = self._yard
+        context = self._context
         array = parse_array(one.array) if one.array else None
         request = one.request
         if one.dependency:
@@ -319,30 +321,32 @@ class Intake:
                 f"{len(array.tasks):,} tasks that each follow {len(request.after):,} jobs are too many; put a job "
                 "between the two that follows the first and is followed by the second"
             )
-        expected, request = yard.estimates.fitted(one.work, request)
-        request = replace(fitted_share(yard, request), kind=expected.signature)
-        refusal = permanent_refusal(yard, request, expected) or yard.estimates.refusal(expected)
+        expected, request = self._estimates.fitted(one.work, request)
+        request = replace(fitted_share(context, request), kind=expected.signature)
+        refusal = permanent_refusal(context, self._planning.planner, request, expected) or self._estimates.refusal(
+            expected
+        )
         if refusal is not None:
             lease = one.work.kind == "lease"
             raise UserError(f"this {'lease can never begin' if lease else 'job can never run'} here: it {refusal}")
         work, kept = self._kept(replace(one, work=expected))
-        if (warning := yard.estimates.warning(work, request)) and warning not in self.warnings:
+        if (warning := self._estimates.warning(work, request)) and warning not in self.warnings:
             self.warnings.append(warning)
         tried, request = self._tried_first(work, request, one.own_id)
-        id = yard.next_id()
+        id = context.next_id()
         return _Entry(id, list(_jobs(id, request, work, array, one.own_id)), kept, one.hold, tried)
 
     def _tried_first(
         self, work: Work, request: Request, own_id: bool
     ) -> tuple[tuple[tuple[str, Request, Work], ...], Request]:
         """The job that tries another out, if that is wanted and nothing is known; and what the other asks for then."""
-        yard, signature = self._yard, work.signature
-        if not (work.profile and signature and work.auto_memory) or yard.estimates.is_known(signature):
+        context, signature = self._context, work.signature
+        if not (work.profile and signature and work.auto_memory) or self._estimates.is_known(signature):
             return (), request
-        other = self._tried.get(signature) or yard.estimates.profiler(signature)
+        other = self._tried.get(signature) or self._estimates.profiler(signature)
         tried: tuple[tuple[str, Request, Work], ...] = ()
         if other is None:
-            self._tried[signature] = other = yard.next_id()
+            self._tried[signature] = other = context.next_id()
             short, wish = profile_of(work, request, other, own_id)
             tried = ((other, wish, short),)
         return tried, replace(request, after=tuple(dict.fromkeys((*request.after, f"any:{other}"))))
@@ -351,7 +355,7 @@ class Intake:
         """The work, with the hashes of what is kept by itself, and that."""
         work, kept = one.work, dict[str, str]()
         for known in filter(None, (work.environment, work.script)):  # of a job that this is a copy of
-            kept[known] = self._yard.store.kept(known)
+            kept[known] = self._context.store.kept(known)
         if not work.environment:
             key, content = self._environment(one.environment)
             work, kept[key] = replace(work, environment=key), content

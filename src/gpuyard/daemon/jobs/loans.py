@@ -11,18 +11,15 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpuyard.api.grant_types import Decided, GrantChange, Lent, TimeSet
 from gpuyard.core.events import Adapted, Granted, Reclaimed, Returned
 from gpuyard.core.limits.loans import idle, loans, unwelcome, within_quota
 from gpuyard.core.model import Phase
+from gpuyard.daemon.context import Context
+from gpuyard.daemon.planning import Planning
 from gpuyard.daemon.store.records import Row
-from gpuyard.spec.work import Work
-
-if TYPE_CHECKING:
-    from gpuyard.daemon.loop import Yard
-
 
 KINDS = frozenset(
     (
@@ -217,8 +214,8 @@ class Report:
 class Offers:
     """Who is lent what. All of it is done by the yard's own thread; `report_of` may be asked by any."""
 
-    def __init__(self, yard: Yard, work_of: Callable[[str], Work]) -> None:
-        self._yard, self._work_of = yard, work_of
+    def __init__(self, context: Context, planning: Planning, look_at_gpus: Callable[[float], None]) -> None:
+        self._context, self._planning, self._look_at_gpus = context, planning, look_at_gpus
         self._reports: dict[str, Report] = {}
         self._leave_by: dict[int, float] = {}
         """When GPUs that were asked back are taken, on the monotonic clock."""
@@ -238,13 +235,13 @@ class Offers:
 
     def grace_of(self, job: str) -> float:
         """Seconds that a job has to leave a GPU that it was lent."""
-        return min(self._work_of(job).grace, LONGEST_GRACE)
+        return min(self._context.work_of(job).grace, LONGEST_GRACE)
 
     # -- what jobs tell ---------------------------------------------------------------------------
 
     def heard(self, job: str, attempt: int, numbers: Mapping[str, Any], decision: Mapping[str, Any]) -> None:
         """A running job tells how it does, and perhaps what it decided."""
-        now = self._yard.clock.now()
+        now = self._context.clock.now()
         if not self._runs(job, attempt):
             return
         before = self._reports.get(job)
@@ -257,8 +254,8 @@ class Offers:
         key = job, attempt
         self._decisions[key] = self._decisions.get(key, 0) + 1
         if self._decisions[key] <= _MOST_DECISIONS:  # the log is not for steps
-            self._yard.record(Adapted(now, job, attempt), **decision)
-        offered = [gpu for gpu in loans(self._yard.state, job) if gpu in self._answer_by]
+            self._context.record(Adapted(now, job, attempt), **decision)
+        offered = [gpu for gpu in loans(self._context.state, job) if gpu in self._answer_by]
         if decision.get("accepted") is False and offered:
             self._not_before[job] = time.monotonic() + _DECLINED
             self._return(job, offered, f"it declined: {decision.get('reason') or decision['decision']}", now)
@@ -269,10 +266,10 @@ class Offers:
         """A job has left GPUs that it was lent; of others nothing is known here, and that is all right."""
         if not self._runs(job, attempt):
             return
-        own = loans(self._yard.state, job)
+        own = loans(self._context.state, job)
         some = own if gpus is None else [gpu for gpu in own if gpu in set(gpus)]
         if some:
-            asked = all(gpu in self._yard.state.reclaimed for gpu in some)
+            asked = all(gpu in self._context.state.reclaimed for gpu in some)
             if not asked:
                 self._not_before[job] = time.monotonic() + _DECLINED
             why = f": {reason}" if reason else ""
@@ -282,7 +279,7 @@ class Offers:
 
     def settle(self, now: float) -> None:
         """Before a plan: take what was asked back long enough ago."""
-        state, ticks = self._yard.state, time.monotonic()
+        state, ticks = self._context.state, time.monotonic()
         if not (state.lent or self._reports or self._leave_by or self._answer_by):
             return
         self._forget_the_gone()
@@ -297,18 +294,18 @@ class Offers:
 
     def look(self, now: float) -> None:
         """After a plan: ask back what others need, and lend what nobody can use."""
-        state = self._yard.state
+        state = self._context.state
         if state.lent:
             for gpu, why in self._wanted(now).items():
                 self._ask_back(gpu, why, now)
-        if self._reports and self._yard.settings.offers and self._yard.planning.is_current:
+        if self._reports and self._context.settings.offers and self._planning.is_current:
             self._offer(now)
 
     def _wanted(self, now: float) -> dict[int, str]:
         """GPUs on loan that have to be given back, and why."""
-        state, found = self._yard.state, dict[int, str]()
+        state, found = self._context.state, dict[int, str]()
         for gpu, job in state.lent.items():
-            if not self._work_of(job).adaptive:
+            if not self._context.work_of(job).adaptive:
                 found[gpu] = "it is not adaptive any more"
         for gpu in unwelcome(state, now):
             found[gpu] = "the GPU is drained, reserved for others, or cannot be used"
@@ -317,7 +314,7 @@ class Offers:
         return {gpu: why for gpu, why in found.items() if gpu not in state.reclaimed}
 
     def _ask_back(self, gpu: int, why: str, now: float) -> None:
-        state = self._yard.state
+        state = self._context.state
         job = state.lent[gpu]
         if gpu in state.reclaimed:
             return
@@ -325,18 +322,18 @@ class Offers:
         self._answer_by.pop(gpu, None)
         self._leave_by[gpu] = time.monotonic() + grace
         attempt = state.attempt[state.row_of[job]]
-        self._yard.record(Reclaimed(now, job, attempt, (gpu,)), why=why, grace=grace)
+        self._context.record(Reclaimed(now, job, attempt, (gpu,)), why=why, grace=grace)
 
     def _return(self, job: str, gpus: list[int], why: str, now: float | None = None) -> None:
-        state = self._yard.state
+        state = self._context.state
         for gpu in gpus:
             self._leave_by.pop(gpu, None)
             self._answer_by.pop(gpu, None)
         self._not_before[job] = max(self._not_before.get(job, 0.0), time.monotonic() + _TAKEN_BACK)
-        self._yard.machine.left(gpus)
+        self._context.machine.left(gpus)
         attempt = state.attempt[state.row_of[job]]
-        at = self._yard.clock.now() if now is None else now
-        self._yard.record(Returned(at, job, attempt, tuple(gpus)), why=why)
+        at = self._context.clock.now() if now is None else now
+        self._context.record(Returned(at, job, attempt, tuple(gpus)), why=why)
 
     # -- offers -----------------------------------------------------------------------------------
 
@@ -345,17 +342,17 @@ class Offers:
         gains = self._gains(now)
         if not gains:
             return
-        yard = self._yard
-        if yard.machine.is_stale():
-            yard.look_at_gpus(now)
-        for job in sorted(gains, key=lambda job: (-gains[job], yard.state.row_of[job])):
-            row = yard.state.row_of[job]
-            free = idle(yard.state, row, now, max(_LEAST, 2 * self.grace_of(job)))
-            if not free or not within_quota(yard.state, row, now):
+        context = self._context
+        if context.machine.is_stale():
+            self._look_at_gpus(now)
+        for job in sorted(gains, key=lambda job: (-gains[job], context.state.row_of[job])):
+            row = context.state.row_of[job]
+            free = idle(context.state, row, now, max(_LEAST, 2 * self.grace_of(job)))
+            if not free or not within_quota(context.state, row, now):
                 continue
             gpu, others = free[-1], {other: gain for other, gain in gains.items() if other != job}
-            why = _why(bool(len(yard.state.waiting)), gains[job], others)
-            yard.record(Granted(now, job, yard.state.attempt[row], (gpu,)), why=why, gain_per_second=gains[job])
+            why = _why(bool(len(context.state.waiting)), gains[job], others)
+            context.record(Granted(now, job, context.state.attempt[row], (gpu,)), why=why, gain_per_second=gains[job])
             ticks = time.monotonic()
             self._answer_by[gpu] = ticks + _ANSWER
             self._not_before[job] = math.nextafter(ticks, math.inf)
@@ -375,18 +372,18 @@ class Offers:
 
     def refusal(self, job: str, report: Report, now: float) -> str:
         """Why a job that reports is offered nothing, whatever it gains; empty: it may be."""
-        state = self._yard.state
+        state = self._context.state
         row = state.row_of.get(job, -1)
         if row < 0 or state.phase[row] is not Phase.RUNNING or state.attempt[row] != report.attempt:
             return "it does not run"
-        work = self._work_of(job)
+        work = self._context.work_of(job)
         if not work.adaptive:
             return "it is not adaptive"
         if row in state.recalled:
             return "it was told to end"
         if state.table.compute[row] < 100:
             return "it shares its GPU"
-        if len(loans(state, job)) >= self._yard.settings.offer_most:
+        if len(loans(state, job)) >= self._context.settings.offer_most:
             return "it has as many GPUs on loan as one job may have"
         budget = work.time_limit or math.inf
         left = float(state.table.started[row]) + budget - now
@@ -396,13 +393,13 @@ class Offers:
     # -- what is known ----------------------------------------------------------------------------
 
     def _runs(self, job: str, attempt: int) -> bool:
-        state = self._yard.state
+        state = self._context.state
         row = state.row_of.get(job, -1)
         return row >= 0 and state.phase[row] is Phase.RUNNING and state.attempt[row] == attempt
 
     def _forget_the_gone(self) -> None:
         """What is known of jobs that have ended, and of GPUs that are lent no more."""
-        state = self._yard.state
+        state = self._context.state
         for job in [job for job, report in self._reports.items() if not self._runs(job, report.attempt)]:
             del self._reports[job]
             self._not_before.pop(job, None)

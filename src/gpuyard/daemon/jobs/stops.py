@@ -1,26 +1,24 @@
-"""Time limits, on a clock that nobody can set: a time of day that is corrected ends nobody's job."""
+"""Why and how attempts are told to end: time limits, preemption, cancellation.
+
+Time limits go by the monotonic clock: a correction of the time of day ends no job.
+"""
 
 from __future__ import annotations
 
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from gpuyard.core.events import WAIT_AGAIN, Preempted, Promised, Recalled, Unpromised
 from gpuyard.core.limits.reservations import until_taken
 from gpuyard.core.limits.withdrawal import in_place_of, split_promised, standing_promises
 from gpuyard.core.model import Phase
 from gpuyard.core.plan import Plan, Start
-from gpuyard.daemon.devices.admission import CROWDED
-from gpuyard.daemon.devices.over_limit import GRACE
+from gpuyard.daemon.context import Context
 from gpuyard.engines.base import Ended, Engine
 from gpuyard.faults import point
-from gpuyard.spec.work import Work
-
-if TYPE_CHECKING:
-    from gpuyard.daemon.loop import Yard
 
 
 class TimeLimits:
@@ -53,6 +51,11 @@ class TimeLimits:
 
 
 PREEMPTED = "preempted"
+OOM = "oom"
+CROWDED = "crowded"
+"""The cause of a stop: the job was given memory that others asked for, and they want it now."""
+OOM_GRACE = 2.0
+"""Seconds from SIGTERM to SIGKILL for a job that takes memory that others were promised."""
 
 
 class Stop(NamedTuple):
@@ -67,8 +70,8 @@ class Stop(NamedTuple):
 class Stops:
     """Who is told to end, and for whom."""
 
-    def __init__(self, yard: Yard, work_of: Callable[[str], Work]) -> None:
-        self._yard, self._work_of = yard, work_of
+    def __init__(self, context: Context) -> None:
+        self._context, self._work_of = context, context.work_of
         self._pending: list[Stop] = []
         self._limits, self._warnings = TimeLimits(), TimeLimits()
 
@@ -81,18 +84,18 @@ class Stops:
 
     def recall(self, job: str, cause: str, now: float, grace: float | None = None, **details: Any) -> None:
         """Tell a job on GPUs to end."""
-        state = self._yard.state
+        state = self._context.state
         row = state.row_of[job]
         before = state.recalled.get(row, PREEMPTED)
         if self._work_of(job).adaptive:
             details["grace"] = self._grace(job, cause, grace)
         if row not in state.recalled or (before in WAIT_AGAIN and cause not in WAIT_AGAIN):
-            self._yard.record(Recalled(now, job, state.attempt[row], cause), **details)
+            self._context.record(Recalled(now, job, state.attempt[row], cause), **details)
         self.again(row, grace)
 
     def again(self, row: int, grace: float | None = None) -> None:
         """Have a job asked that was told to end, perhaps by a former life of the daemon."""
-        state = self._yard.state
+        state = self._context.state
         job, attempt, cause = state.ids[row], state.attempt[row], state.recalled[row]
         signal = self._work_of(job).signal if cause == PREEMPTED and grace is None else "TERM"
         self.ask(job, attempt, self._grace(job, cause, grace), signal)
@@ -100,8 +103,8 @@ class Stops:
     def _grace(self, job: str, cause: str, given: float | None) -> float:
         """Seconds that a job has to end, by why it is told to."""
         work = self._work_of(job)
-        if cause in ("oom", CROWDED):
-            return min(work.grace, GRACE if given is None else given)
+        if cause in (OOM, CROWDED):
+            return min(work.grace, OOM_GRACE if given is None else given)
         return given if given is not None else (work.notice or work.grace) if cause == PREEMPTED else work.grace
 
     def ask(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
@@ -120,11 +123,11 @@ class Stops:
 
     def watch_limit(self, row: int) -> None:
         """Remember when a running job's time will be over, and to tell it before, if it wants to know."""
-        state = self._yard.state
+        state = self._context.state
         started, job, attempt = float(state.table.started[row]), state.ids[row], state.attempt[row]
         work = self._work_of(job)
         if work.time_limit is not None and started < math.inf:
-            left = started + work.time_limit - self._yard.clock.now()
+            left = started + work.time_limit - self._context.clock.now()
             self._limits.watch(job, attempt, left)
             if work.notice:
                 self._warnings.watch(job, attempt, left - work.notice)
@@ -132,13 +135,13 @@ class Stops:
     def watch_limits(self) -> None:
         """The same for everybody who runs, whatever was remembered."""
         self._limits = TimeLimits()
-        for row in self._yard.state.running.array.tolist():
+        for row in self._context.state.running.array.tolist():
             self.watch_limit(row)
 
     def limit_changed(self, job: str) -> None:
         """A job's time limit is another one from now on."""
-        row = self._yard.state.row_of[job]
-        attempt = self._yard.state.attempt[row]
+        row = self._context.state.row_of[job]
+        attempt = self._context.state.attempt[row]
         self._limits.forget(job, attempt)
         self._warnings.forget(job, attempt)
         self.watch_limit(row)
@@ -150,13 +153,13 @@ class Stops:
     def warn(self) -> None:
         """Tell those whose time will soon be over; they go on until it is."""
         for job, attempt in self._warnings.over():
-            row = self._yard.state.row_of.get(job)
-            if job in self._yard.store.open and row not in self._yard.state.recalled:
+            row = self._context.state.row_of.get(job)
+            if job in self._context.store.open and row not in self._context.state.recalled:
                 self.ask(job, attempt, math.inf, self._work_of(job).signal)
 
     def end_overdue(self, now: float) -> None:
         """Tell those to end whose time is over."""
-        state = self._yard.state
+        state = self._context.state
         for job, attempt in self._limits.over():
             row = state.row_of.get(job, -1)
             if row >= 0 and state.attempt[row] == attempt and state.phase[row] is Phase.RUNNING:
@@ -167,30 +170,30 @@ class Stops:
 
     def obey(self, plan: Plan, now: float) -> list[Start]:
         """Stop whom a plan stops, and promise their GPUs to those who follow; the starts that need not wait."""
-        starts, later = split_promised(self._yard.state, plan)
+        starts, later = split_promised(self._context.state, plan)
         for job in plan.stops:
             self.recall(job, PREEMPTED, now)
         for start in later:
-            self._yard.record(Promised(now, start.job, start.gpus))
+            self._context.record(Promised(now, start.job, start.gpus))
         return starts
 
     def promised(self, now: float) -> list[Start]:
         """Promises that can be kept now; those that never can are taken back."""
-        state = self._yard.state
+        state = self._context.state
         due, broken = standing_promises(state)
         for row in broken:
-            self._yard.record(Unpromised(now, state.ids[row]))
+            self._context.record(Unpromised(now, state.ids[row]))
         return [Start(state.ids[row], state.promises[row]) for row in due]
 
     def take_back(self, now: float) -> None:
         """Promise nobody anything any more: another policy decides."""
-        for row in list(self._yard.state.promises):
-            self._yard.record(Unpromised(now, self._yard.state.ids[row]))
+        for row in list(self._context.state.promises):
+            self._context.record(Unpromised(now, self._context.state.ids[row]))
 
     def preempted(self, row: int, report: Ended, at: float, measured: dict[str, Any]) -> None:
         """A job that was stopped for others has ended: it waits again, whatever its exit code."""
-        state = self._yard.state
+        state = self._context.state
         others = " and ".join(f"job {state.ids[other]}" for other in in_place_of(state, row)) or "others"
         killed = " (killed after its grace)" if report.code == 137 else ""
         message = f"stopped for {others}{killed}, waits again"
-        self._yard.record(Preempted(at, report.job, report.attempt), message=message, measured=measured)
+        self._context.record(Preempted(at, report.job, report.attempt), message=message, measured=measured)

@@ -121,7 +121,7 @@ def take_batch(
     how = BatchOptions("batch", skip=given.skip_refused)
     if named is not None:
         how = BatchOptions(named.name, named.key, named.waves, named.again, given.skip_refused)
-        before = None if named.again else open_batch(api.yard, user, named.key)
+        before = None if named.again else open_batch(api.yard.context, user, named.key)
         if before is not None:
             return {"ids": before[1], "batch": before[0], "refused": [], "open": True}
     taken = api.desk.submit_batch(wanted, how, refused)

@@ -65,7 +65,7 @@ class LimitRoutes:
     """Handlers; `add_to` makes them known."""
 
     def __init__(self, yard: Yard, ask: Ask, look: Ask, user: Callable[[Request], str]) -> None:
-        self.rulebook = Limits(yard)
+        self.rulebook = Limits(yard.context)
         self._ask, self._look, self._user = ask, look, user
 
     def add_to(self, add: Callable[..., None]) -> None:

@@ -1,0 +1,122 @@
+"""What the parts of the daemon share: state, store, engine, machine, clock, settings; and how an event happens.
+
+A part gets the context, never the loop, so it can be made and tested without a daemon. `state` is another object after
+a failed write: a part reads it through the context and never keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from gpuyard.config import Settings
+from gpuyard.core.events import Edited, Event, Started, Submitted
+from gpuyard.core.model import Request
+from gpuyard.core.state import State
+from gpuyard.core.transitions import apply
+from gpuyard.daemon.clock import Clock, Times
+from gpuyard.daemon.devices.machine import Machine
+from gpuyard.daemon.devices.measurements import Measures, Seen
+from gpuyard.daemon.inbox import Inbox
+from gpuyard.daemon.meters import Meters
+from gpuyard.daemon.store.log import Checkpoints, Store, description
+from gpuyard.daemon.store.reader import Answered
+from gpuyard.daemon.store.records import Record
+from gpuyard.daemon.store.views import work_of
+from gpuyard.engines.base import Engine
+from gpuyard.gpus.base import Reading
+from gpuyard.spec.work import Work
+
+_Answer = TypeVar("_Answer")
+
+
+class Context:
+    """The daemon as its parts see it. Only the loop's thread may change it."""
+
+    def __init__(self, store: Store, engine: Engine, machine: Machine, settings: Settings) -> None:
+        self.store, self.engine, self.machine, self.settings = store, engine, machine, settings
+        self.state: State
+        self.clock = Clock(store.last_at)
+        self.times = Times(store.latest_at)
+        self.meters = Meters(store.open, store.latest_at)
+        self.measures = Measures(settings.data_dir / "measures.json")
+        """What running jobs use of their GPUs."""
+        self.measures.gpu_memory = max((float(device.memory) for device in machine.gpus.devices), default=0.0)
+        self.checkpoints = Checkpoints(store)
+        self.inbox = Inbox()
+        self.observers: list[Callable[[Event, Mapping[str, Any]], None]] = []
+        """Called with each event and its details just before the state changes."""
+        self.listeners: list[Callable[[list[Record]], None]] = []
+        """Called with the records that were written, by the loop's thread: they must be quick."""
+        self.watchers: list[Callable[[float, Sequence[Reading], Sequence[Seen]], None]] = []
+        """Called with each look at GPUs and jobs, by the thread that looked: they must be quick."""
+        self.unwritten: list[Record] = []
+        """Records of this turn."""
+        self.environments: dict[str, str] = {}
+        """Environments and scripts by their hash, to be written with the next records."""
+        self.answers: dict[tuple[str, str], Answered] = {}
+        """Answers to requests with a key, by user and key, to be written with the next records."""
+        self.new_leases: list[str] = []
+        """Waiting leases whose process the engine must watch as soon as they are written."""
+        self._descriptions: dict[str, Record] = {}
+        """The latest unwritten description of each job: one turn may bring thousands."""
+        self._newest = self._taken = max(store.newest, engine.last_job())
+
+    def ask(self, command: Callable[[], _Answer], *, changes: bool = True) -> Future[_Answer]:
+        """Run a command in the loop's thread; the answer comes when its events are on disk. For any thread.
+
+        A command that changes nothing is answered also while nothing can be written.
+        """
+        return self.inbox.put(command, changes)
+
+    def record(self, event: Event, **details: Any) -> None:
+        """Let an event happen; the loop writes it at the end of the turn."""
+        for observe in self.observers:
+            observe(event, details)
+        apply(self.state, event)
+        record = Record(event, details)
+        self.unwritten.append(record)
+        if isinstance(event, Submitted | Edited):
+            self._descriptions[event.job] = record
+        self.times.note(event)
+        if isinstance(event, Started):
+            self.machine.began()
+
+    def take_unwritten(self) -> tuple[list[Record], dict[str, str], dict[tuple[str, str], Answered]]:
+        """What is to be written now: records, environments and answers."""
+        found = self.unwritten, self.environments, self.answers
+        self.unwritten, self.environments, self.answers = [], {}, {}
+        self._descriptions = {}
+        return found
+
+    def drop_unwritten(self) -> None:
+        """After a failed write: only what is on disk has happened."""
+        self.unwritten, self.new_leases, self._descriptions = [], [], {}
+        self.times.forget()
+
+    def reload(self) -> None:
+        """Read the state from disk again, after a failed write."""
+        self.state = self.store.load() or self.state
+        self._newest = max(self.store.newest, self._taken)
+        self.store.keep(self.state)
+
+    def next_id(self) -> str:
+        """The id of a new job: a number that no job has had, nor any file of the engine."""
+        self._newest += 1
+        return str(self._newest)
+
+    def description(self, job: str) -> tuple[Work, Request]:
+        """What a job runs and asks for, also when it is over."""
+        return description(job, self.store, self._descriptions)
+
+    def work_of(self, job: str) -> Work:
+        """What an open job runs."""
+        record = self._descriptions.get(job)
+        return Work.from_json(record.details["work"]) if record else work_of(self.store.open[job])
+
+    def work_json(self, job: str) -> Mapping[str, Any]:
+        """The same as JSON has it."""
+        record = self._descriptions.get(job)
+        work: Mapping[str, Any] = record.details["work"] if record is not None else self.store.open[job].work
+        return work
