@@ -105,8 +105,28 @@ class Dependencies:
 
 
 Job = tuple[str, Request, Work]
-Jobs = list[Job]
-"""What one wish became: a job, or the tasks of an array."""
+"""A job with its id, as it is recorded."""
+MOST_TASKS = 100_000
+"""Jobs that one request may bring."""
+_MOST_WAITS = 1_000_000
+"""How many jobs all tasks of an array together may wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A submission: a job, or an array of them."""
+
+    work: Work
+    request: Request
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Ignored if `work` has the hash of a stored one."""
+    hold: bool = False
+    dependency: str = ""
+    array: str = ""
+    script: str = ""
+    """The text that it runs."""
+    own_id: bool = False
+    """Whether `{id}` in its command is its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,66 +135,80 @@ class BatchOptions:
 
     name: str
     key: str = ""
-    """What tells that a file is the same; empty: nothing does."""
+    """Identifies the file of the batch; empty: nothing does."""
     waves: bool = False
     """Whether rows start in their order, wave by wave; else the policy alone decides."""
     again: bool = False
     """Whether it is a batch of its own though one with this key is open."""
     skip: bool = False
-    """Whether rows that can never run here are left out; else nothing is taken because of one."""
+    """Whether rows that can never run here are left out; else one such row refuses the batch."""
 
 
-class BatchEntry(NamedTuple):
-    """One wish, as it is to be recorded."""
+class NewJobs(NamedTuple):
+    """What one submission becomes: a job, or the tasks of an array."""
 
-    jobs: Jobs
-    tried: Jobs
-    """Jobs that try it out first, and are recorded first."""
+    jobs: list[Job]
+    trials: list[Job]
+    """Jobs that profile it first; they are recorded before it."""
+    hold: bool = False
+
+    @property
+    def id(self) -> str:
+        """The id of the job or of its array."""
+        id, request, _ = self.jobs[0]
+        return request.array or id
 
 
-def as_batch(entries: Sequence[BatchEntry], how: BatchOptions, refused: Sequence[tuple[int, str]]) -> list[BatchEntry]:
+class IntakeResult(NamedTuple):
+    """What became of several submissions."""
+
+    ids: list[str]
+    """Of each accepted job or array."""
+    refused: list[tuple[int, str]]
+    """Position, from 0 on, and reason of each refused one."""
+
+
+def as_batch(entries: Sequence[NewJobs], how: BatchOptions, refused: Sequence[tuple[int, str]]) -> list[NewJobs]:
     """The same jobs as a batch."""
     if not entries or entries[0].jobs[0][2].row is None:
         return list(entries)
-    first = entries[0].jobs[0]
-    common: dict[str, Any] = {"batch": (first[1].array or first[0], how.name, how.key)}
-    found = _in_waves(entries) if how.waves else list(entries)
+    common: dict[str, Any] = {"batch": (entries[0].id, how.name, how.key)}
     found = [
-        BatchEntry([_with(job, common) for job in one.jobs], [_with(job, common) for job in one.tried]) for one in found
+        entry._replace(jobs=_with(entry.jobs, common), trials=_with(entry.trials, common))
+        for entry in (_in_waves(entries) if how.waves else entries)
     ]
     if refused:
-        found[0] = found[0]._replace(jobs=[_with(job, {"refusals": tuple(refused)}) for job in found[0].jobs])
+        found[0] = found[0]._replace(jobs=_with(found[0].jobs, {"refusals": tuple(refused)}))
     return found
 
 
-def _in_waves(entries: Sequence[BatchEntry]) -> list[BatchEntry]:
-    """The same, in their order. What tries rows of a wave out comes before all of them: it wants a GPU alone."""
-    found = list[BatchEntry]()
+def _in_waves(entries: Sequence[NewJobs]) -> list[NewJobs]:
+    """The same, each after the one before. Trials of a wave precede all its rows: each needs a GPU alone."""
+    found = list[NewJobs]()
     before: tuple[str, ...] = ()
     for _, several in groupby(entries, key=_wave):
         wave = list(several)
-        tried = [_after(job, before) for entry in wave for job in entry.tried]
-        follows = (*before, *(f"any:{id}" for id, _, _ in tried))
+        trials = [_after(job, before) for entry in wave for job in entry.trials]
+        follows = (*before, *(f"any:{id}" for id, _, _ in trials))
         for entry in wave:
-            found.append(BatchEntry([_after(job, follows) for job in entry.jobs], tried))
-            follows, tried = tuple(f"begun:{id}" for id, _, _ in entry.jobs), []
+            found.append(entry._replace(jobs=[_after(job, follows) for job in entry.jobs], trials=trials))
+            follows, trials = tuple(f"begun:{id}" for id, _, _ in entry.jobs), []
         before = tuple(f"any:{id}" for entry in wave for id, _, _ in entry.jobs)
     return found
 
 
-def _wave(entry: BatchEntry) -> int:
+def _wave(entry: NewJobs) -> int:
     row = entry.jobs[0][2].row
     return row[1] if row is not None else 1
 
 
-def _after(job: Job, wishes: Sequence[str]) -> Job:
+def _after(job: Job, conditions: Sequence[str]) -> Job:
     id, request, work = job
-    return id, replace(request, after=tuple(dict.fromkeys((*request.after, *wishes)))), work
+    return id, replace(request, after=tuple(dict.fromkeys((*request.after, *conditions)))), work
 
 
-def _with(job: Job, more: Mapping[str, Any]) -> Job:
-    id, request, work = job
-    return id, request, replace(work, **more)
+def _with(jobs: Sequence[Job], more: Mapping[str, Any]) -> list[Job]:
+    return [(id, request, replace(work, **more)) for id, request, work in jobs]
 
 
 def open_batch(context: Context, user: str, key: str) -> tuple[str, list[str]] | None:
@@ -194,65 +228,23 @@ def open_batch(context: Context, user: str, key: str) -> tuple[str, list[str]] |
     return next(iter(found.items()), None)
 
 
-MOST_TASKS = 100_000
-"""Jobs that one request may bring."""
-_MOST_WAITS = 1_000_000
-"""How many jobs all tasks of an array together may wait for."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """A job, or an array of them, as somebody wants it."""
-
-    work: Work
-    request: Request
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Not looked at if `work` has the hash of one that is kept already."""
-    hold: bool = False
-    dependency: str = ""
-    array: str = ""
-    script: str = ""
-    """The text that it runs."""
-    own_id: bool = False
-    """Whether `{id}` in its command is its id."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """What is to be recorded of one wish."""
-
-    id: str
-    jobs: list[tuple[str, Request, Work]]
-    kept: dict[str, str]
-    hold: bool
-    tried: tuple[tuple[str, Request, Work], ...] = ()
-    """A job that tries it out first."""
-
-
-class IntakeResult(NamedTuple):
-    """What became of several wishes."""
-
-    ids: list[str]
-    """Of each that was taken, or of its array."""
-    refused: list[tuple[int, str]]
-    """Which of them were not, from 0 on, and why."""
-
-
 class Intake:
-    """Where jobs come in. Nothing is recorded unless everything can be."""
+    """Accepts jobs. Nothing is recorded unless everything can be."""
 
     def __init__(self, context: Context, planning: Planning, estimates: Estimates) -> None:
         self._context, self._planning, self._estimates = context, planning, estimates
-        self._register = Dependencies(context)
+        self._dependencies = Dependencies(context)
         self._hashed: tuple[Mapping[str, str], tuple[str, str]] | None = None
-        """The environment that was looked at last, as it is kept: jobs that come together mostly share one."""
-        self._tried: dict[str, str] = {}
-        """What jobs of this request try out, by signature."""
+        """The last environment with its hash and content: jobs that come together mostly share one."""
+        self._contents: dict[str, str] = {}
+        """Environments and scripts of this request, by their hash."""
+        self._trials: dict[str, str] = {}
+        """The trial jobs of this request, by signature."""
         self.warnings: list[str] = []
-        """What to tell whoever made the last request."""
+        """For the user who made the last request."""
 
     def take(self, wanted: Sequence[JobRequest]) -> list[str]:
-        """Take jobs in; returns the id of each, or of its array. A dependency on `@0` is one on the first of them."""
+        """Accept jobs; returns the id of each, or of its array. A dependency on `@0` is one on the first of them."""
         entries, refused = self._entries(wanted)
         _refuse_all(wanted, refused)
         return self._record(entries)
@@ -260,23 +252,20 @@ class Intake:
     def take_batch(
         self, wanted: Sequence[JobRequest], how: BatchOptions, refusals: Sequence[tuple[int, str]] = ()
     ) -> IntakeResult:
-        """Take those in that can run here, as a batch, of which some rows were refused before."""
+        """Accept the rows that can run here as a batch; `refusals` are rows that were refused before."""
         entries, refused = self._entries(wanted)
         if not how.skip:
             _refuse_all(wanted, refused)
         rows = [(row[0] if (row := wanted[place].work.row) else place + 1, why) for place, why in refused]
-        taking = [BatchEntry(entry.jobs, list(entry.tried)) for entry in entries]
-        together = as_batch(taking, how, sorted([*refusals, *rows]))
-        joined = [replace(e, jobs=t.jobs, tried=tuple(t.tried)) for e, t in zip(entries, together, strict=True)]
-        return IntakeResult(self._record(joined), refused)
+        return IntakeResult(self._record(as_batch(entries, how, sorted([*refusals, *rows]))), refused)
 
-    def _entries(self, wanted: Sequence[JobRequest]) -> tuple[list[_Entry], list[tuple[int, str]]]:
-        """What is to be recorded of wishes, and which of them cannot be granted."""
-        entries: list[_Entry] = []
+    def _entries(self, wanted: Sequence[JobRequest]) -> tuple[list[NewJobs], list[tuple[int, str]]]:
+        """The jobs to record, and the refused submissions."""
+        entries: list[NewJobs] = []
         refused: list[tuple[int, str]] = []
         batch: list[list[str]] = []
-        self._tried, self.warnings = {}, []
-        count = 0  # kept along: the yard waits for this, and to count anew for each of 100,000 takes minutes
+        self._contents, self._trials, self.warnings = {}, {}, []
+        count = 0  # a running sum: to count again for each of 100,000 jobs would hold up the loop for minutes
         for place, one in enumerate(wanted):
             try:
                 entries.append(self._entry(one, batch))
@@ -290,12 +279,12 @@ class Intake:
                 raise UserError(f"at most {MOST_TASKS:,} jobs can be submitted at once; use several requests")
         return entries, refused
 
-    def _record(self, entries: Sequence[_Entry]) -> list[str]:
+    def _record(self, entries: Sequence[NewJobs]) -> list[str]:
         context, now = self._context, self._context.clock.now()
-        self._hashed = None  # who gave it may change it
+        self._hashed = None  # its owner may change it
+        context.environments |= self._contents
         for entry in entries:
-            context.environments |= entry.kept
-            for job, request, work in entry.tried:
+            for job, request, work in entry.trials:
                 context.record(Submitted(now, job, request), work=work.to_json())
             for job, request, work in entry.jobs:
                 context.record(Submitted(now, job, request), work=work.to_json())
@@ -306,89 +295,78 @@ class Intake:
         return [entry.id for entry in entries]
 
     def follow(self, dependency: str, request: Request, name: str) -> tuple[str, ...]:
-        """What `Request.after` is to hold for a job of this name."""
-        return self._register.follow(dependency, request.user, name)
+        """The value of `Request.after` for a job of this name."""
+        return self._dependencies.follow(dependency, request.user, name)
 
-    def _entry(self, one: JobRequest, batch: Sequence[Sequence[str]]) -> _Entry:
+    def _entry(self, one: JobRequest, batch: Sequence[Sequence[str]]) -> NewJobs:
         context = self._context
         array = parse_array(one.array) if one.array else None
         request = one.request
         if one.dependency:
-            after = self._register.follow(one.dependency, request.user, one.work.name, batch)
+            after = self._dependencies.follow(one.dependency, request.user, one.work.name, batch)
             request = replace(request, after=after)
         if array and len(array.tasks) * len(request.after) > _MOST_WAITS:
             raise UserError(
                 f"{len(array.tasks):,} tasks that each follow {len(request.after):,} jobs are too many; put a job "
                 "between the two that follows the first and is followed by the second"
             )
-        expected, request = self._estimates.fitted(one.work, request)
-        request = replace(fitted_share(context, request), kind=expected.signature)
-        refusal = permanent_refusal(context, self._planning.planner, request, expected) or self._estimates.refusal(
-            expected
-        )
+        work, request = self._estimates.fitted(one.work, request)
+        request = replace(fitted_share(context, request), kind=work.signature)
+        refusal = permanent_refusal(context, self._planning.planner, request, work) or self._estimates.refusal(work)
         if refusal is not None:
             lease = one.work.kind == "lease"
             raise UserError(f"this {'lease can never begin' if lease else 'job can never run'} here: it {refusal}")
-        work, kept = self._kept(replace(one, work=expected))
+        work, contents = self._with_contents(work, one)
         if (warning := self._estimates.warning(work, request)) and warning not in self.warnings:
             self.warnings.append(warning)
-        tried, request = self._tried_first(work, request, one.own_id)
-        id = context.next_id()
-        return _Entry(id, list(_jobs(id, request, work, array, one.own_id)), kept, one.hold, tried)
+        trials, request = self._trials_of(work, request, one.own_id)
+        self._contents |= contents
+        return NewJobs(_jobs(context.next_id(), request, work, array, one.own_id), trials, one.hold)
 
-    def _tried_first(
-        self, work: Work, request: Request, own_id: bool
-    ) -> tuple[tuple[tuple[str, Request, Work], ...], Request]:
-        """The job that tries another out, if that is wanted and nothing is known; and what the other asks for then."""
-        context, signature = self._context, work.signature
+    def _trials_of(self, work: Work, request: Request, own_id: bool) -> tuple[list[Job], Request]:
+        """A job that profiles another, if that is wanted and nothing is known; and the other's request, after it."""
+        signature = work.signature
         if not (work.profile and signature and work.auto_memory) or self._estimates.is_known(signature):
-            return (), request
-        other = self._tried.get(signature) or self._estimates.profiler(signature)
-        tried: tuple[tuple[str, Request, Work], ...] = ()
+            return [], request
+        other = self._trials.get(signature) or self._estimates.profiler(signature)
+        trials: list[Job] = []
         if other is None:
-            self._tried[signature] = other = context.next_id()
-            short, wish = profile_of(work, request, other, own_id)
-            tried = ((other, wish, short),)
-        return tried, replace(request, after=tuple(dict.fromkeys((*request.after, f"any:{other}"))))
+            self._trials[signature] = other = self._context.next_id()
+            short, asked = profile_of(work, request, other, own_id)
+            trials = [(other, asked, short)]
+        return trials, replace(request, after=tuple(dict.fromkeys((*request.after, f"any:{other}"))))
 
-    def _kept(self, one: JobRequest) -> tuple[Work, dict[str, str]]:
-        """The work, with the hashes of what is kept by itself, and that."""
-        work, kept = one.work, dict[str, str]()
+    def _with_contents(self, work: Work, one: JobRequest) -> tuple[Work, dict[str, str]]:
+        """The work with the hashes of its environment and script; and both, by their hash."""
+        contents = dict[str, str]()
         for known in filter(None, (work.environment, work.script)):  # of a job that this is a copy of
-            kept[known] = self._context.store.kept(known)
+            contents[known] = self._context.store.kept(known)
         if not work.environment:
-            key, content = self._environment(one.environment)
-            work, kept[key] = replace(work, environment=key), content
+            if self._hashed is None or self._hashed[0] is not one.environment:
+                self._hashed = one.environment, hashed(one.environment)
+            key, content = self._hashed[1]
+            work, contents[key] = replace(work, environment=key), content
         if one.script:
             key, content = hashed(one.script)
-            work, kept[key] = replace(work, script=key), content
-        return work, kept
-
-    def _environment(self, given: Mapping[str, str]) -> tuple[str, str]:
-        if self._hashed is None or self._hashed[0] is not given:
-            self._hashed = given, hashed(given)
-        return self._hashed[1]
+            work, contents[key] = replace(work, script=key), content
+        return work, contents
 
 
 def _refuse_all(wanted: Sequence[JobRequest], refused: Sequence[tuple[int, str]]) -> None:
-    """Take nothing, if something cannot be taken."""
     for place, why in refused:
         which = f"job {place + 1} of {len(wanted)} ({wanted[place].work.name}): " if len(wanted) > 1 else ""
         raise UserError(f"{which}{why}")
 
 
-def _jobs(
-    id: str, request: Request, work: Work, array: Array | None, own_id: bool = False
-) -> list[tuple[str, Request, Work]]:
+def _jobs(id: str, request: Request, work: Work, array: Array | None, own_id: bool) -> list[Job]:
     if array is None:
-        return [(id, request, _told(work, id) if own_id else work)]
+        return [(id, request, _with_id(work, id) if own_id else work)]
     tasks = array.tasks
     request = replace(request, array=id, at_most=array.at_most)
     all_of_them = (len(tasks), tasks[0], tasks[-1])
     works = [(task_id(id, task), replace(work, task=task, tasks=all_of_them)) for task in tasks]
-    return [(task, request, _told(own, task) if own_id else own) for task, own in works]
+    return [(task, request, _with_id(own, task) if own_id else own) for task, own in works]
 
 
-def _told(work: Work, id: str) -> Work:
-    """The work with the job's id where its command asks for that."""
+def _with_id(work: Work, id: str) -> Work:
     return replace(work, command=tuple(word.replace("{id}", id) for word in work.command))
