@@ -35,7 +35,7 @@ _LONGEST = 107
 
 
 def directory(patient: Installation) -> Finding:
-    """Whether the data directory can be used, by us and by nobody else."""
+    """Whether the data directory is usable, by us only."""
     path, check = patient.settings.data_dir, "data directory"
     if not path.exists():
         above = next(parent for parent in path.parents if parent.exists())
@@ -73,7 +73,6 @@ def file_system(patient: Installation) -> Finding | None:
 
 
 def file_system_of(path: Path) -> str:
-    """The kind of the file system that a path is on."""
     real, best, kind = os.path.realpath(path), "", "unknown"
     for line in Path("/proc/self/mounts").read_text(errors="replace").splitlines():
         _, where, found, *_ = line.split(" ")
@@ -85,7 +84,6 @@ def file_system_of(path: Path) -> str:
 
 
 def disk(patient: Installation) -> Iterator[Finding]:
-    """Whether there is room."""
     path = patient.settings.data_dir
     if not _is_usable(path):
         return
@@ -107,7 +105,7 @@ def disk(patient: Installation) -> Iterator[Finding]:
 
 
 def socket(patient: Installation) -> Finding:
-    """Whether the daemon can be reached where it is to listen, by us and not by strangers."""
+    """Whether the daemon can be reached at its socket, by us and not by strangers."""
     path, check = patient.settings.socket, "socket"
     if len(os.fsencode(path.name)) > _LONGEST // 2 and len(os.fsencode(path)) > _LONGEST:
         return bad(check, f"the name of {path} is too long", "give a shorter one with --socket")
@@ -145,7 +143,6 @@ def _name(uid: int) -> str:
 
 
 def installation(patient: Installation) -> Finding:
-    """Which gpuyard this is."""
     return ok("gpuyard", f"{__version__}, Python {platform.python_version()} ({sys.executable})")
 
 
@@ -170,7 +167,6 @@ def closed_to_others(path: Path) -> Path | None:
 
 
 def settings(patient: Installation) -> Finding:
-    """Whether all that is set can be."""
     check, file = "settings", config_file()
     if patient.problem:
         return bad(
@@ -184,7 +180,6 @@ def settings(patient: Installation) -> Finding:
 
 
 def policy(patient: Installation) -> Finding:
-    """Whether the configured policy is one."""
     chosen = patient.settings
     try:
         found = policy_of_settings(chosen)
@@ -194,7 +189,6 @@ def policy(patient: Installation) -> Finding:
 
 
 def gpus(patient: Installation) -> Iterator[Finding]:
-    """Which GPUs there are, and whether they answer."""
     check = "GPUs"
     simulated = patient.settings.simulate_gpus or (patient.status["simulated"] if patient.status else False)
     if simulated:
@@ -219,7 +213,7 @@ def gpus(patient: Installation) -> Iterator[Finding]:
 
 
 def cgroups(patient: Installation) -> Finding:
-    """Whether jobs can have control groups, if they are to."""
+    """Whether jobs can have control groups, if they are set."""
     if not patient.settings.cgroups:
         return ok("cgroups", "off: a job's processes are known by other marks")
     try:
@@ -230,7 +224,7 @@ def cgroups(patient: Installation) -> Finding:
 
 
 def systemd(patient: Installation) -> Iterator[Finding]:
-    """Whether units that are installed let jobs outlive the daemon."""
+    """Whether installed units let jobs outlive the daemon."""
     check, units = "service", service.found_units()
     if not units:
         yield ok(check, "none; gpuyard service install starts the daemon at every boot")

@@ -31,7 +31,7 @@ _GUIDE = "docs/how-to/open-to-the-network.md tells how"
 
 
 def network(patient: Installation) -> Iterator[Finding]:
-    """What is risky or missing: of the daemon that runs, or of one that would be started now."""
+    """What is risky or missing: of the running daemon, or of one that would be started now."""
     check, settings = "network", patient.settings
     if patient.status is not None:
         url, told = patient.status.get("url") or "", patient.status.get("warnings", [])
@@ -47,7 +47,7 @@ def network(patient: Installation) -> Iterator[Finding]:
 
 
 def _url(settings: Settings) -> str:
-    """Where a daemon would listen; nowhere if it would find its port taken."""
+    """Where a daemon would listen; empty if its port is taken."""
     by_itself = settings.port is None and settings.bind == "127.0.0.1"
     if settings.port == NO_PORT or (by_itself and _is_taken()):
         return ""
@@ -63,7 +63,7 @@ def _is_taken() -> bool:
 
 
 def certificate(patient: Installation) -> Finding | None:
-    """Whether the certificate can be used, and its key is nobody else's."""
+    """Whether the certificate is valid, and its key private."""
     check, settings = "certificate", patient.settings
     if not settings.tls_cert and not settings.tls_key:
         return None
@@ -85,7 +85,7 @@ _RECENT = 86400.0
 
 
 def daemon(patient: Installation) -> Finding:
-    """Whether it answers, and is of this version."""
+    """Whether it answers, and has this version."""
     check, status = "daemon", patient.status
     if status is None:
         holder = _holder(patient.settings.data_dir)
@@ -109,7 +109,7 @@ def daemon(patient: Installation) -> Finding:
 
 
 def _holder(data_dir: Path) -> str:
-    """The process that a data directory belongs to, if there is one; without locking anything ourselves."""
+    """The process that a data directory belongs to, if there is one; without locking anything."""
     try:
         pid = (data_dir / "daemon.lock").read_text(errors="replace").strip()
         command = Path(f"/proc/{int(pid)}/cmdline").read_bytes().split(b"\0")
@@ -119,7 +119,7 @@ def _holder(data_dir: Path) -> str:
 
 
 def environment(patient: Installation) -> Finding:
-    """Whether the daemon was told to see some GPUs only, which it does not heed."""
+    """Whether the daemon's environment limits its GPUs, which it ignores."""
     check, whose = "environment", "the daemon's" if patient.pid else "this shell's"
     variables = _variables(patient)
     if variables is None:
@@ -131,7 +131,7 @@ def environment(patient: Installation) -> Finding:
 
 
 def _variables(patient: Installation) -> dict[str, str] | None:
-    """The daemon's environment, or ours if there is none; None if it is not ours to look at."""
+    """The daemon's environment, or ours if there is none; None if we may not read it."""
     if not patient.pid:
         return dict(os.environ)
     try:
@@ -142,7 +142,7 @@ def _variables(patient: Installation) -> dict[str, str] | None:
 
 
 def mps(patient: Installation) -> Finding | None:
-    """Whether jobs can be clients of MPS; nothing where nobody has it and nobody asks for it."""
+    """Whether jobs can be clients of MPS; None where it is neither installed nor used."""
     variables = _variables(patient)
     if variables is None:
         return None
@@ -155,7 +155,7 @@ def mps(patient: Installation) -> Finding | None:
 
 
 def store(patient: Installation) -> Finding | None:
-    """Whether it is whole, and how large."""
+    """Whether the store is intact, and its size."""
     database, check = patient.settings.database, "store"
     if database.parent.exists() and not os.access(database.parent, os.X_OK):
         return None  # the look at the directory has told
@@ -220,7 +220,6 @@ def leftovers(patient: Installation) -> Finding | None:
 
 
 def notifications(patient: Installation) -> Finding | None:
-    """Whether people are told of their jobs."""
     check = "notifications"
     if patient.status is None:
         return None
@@ -253,7 +252,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examine(flags: dict[str, Any]) -> Iterator[Finding]:
-    """What is found, whatever goes wrong on the way."""
+    """All findings, whatever goes wrong on the way."""
     patient = find_installation(flags)
     for look in CHECKS:
         try:

@@ -15,8 +15,6 @@ State = Literal["ok", "warn", "bad"]
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
-
     check: str
     state: State
     found: str
@@ -25,12 +23,11 @@ class Finding(NamedTuple):
 
 
 def ok(check: str, found: str) -> Finding:
-    """All is well."""
     return Finding(check, "ok", found)
 
 
 def warn(check: str, found: str, mend: str = "") -> Finding:
-    """It works, but somebody may be surprised."""
+    """It works, but with a surprise."""
     return Finding(check, "warn", found, mend)
 
 
@@ -41,7 +38,7 @@ def bad(check: str, found: str, mend: str = "") -> Finding:
 
 @dataclass(slots=True)
 class Installation:
-    """A yard, and its daemon if it answers."""
+    """A data directory, and its daemon if it answers."""
 
     settings: Settings
     problem: str = ""
@@ -64,12 +61,11 @@ class Installation:
 
     @property
     def pid(self) -> int | None:
-        """The daemon's process."""
         return int(self.status["pid"]) if self.status else None
 
 
 def find_installation(flags: dict[str, Any]) -> Installation:
-    """The yard that is meant, also where the settings make no sense."""
+    """The installation, also if the settings are invalid."""
     try:
         return Installation(settings(flags))
     except UserError as error:
@@ -77,7 +73,7 @@ def find_installation(flags: dict[str, Any]) -> Installation:
 
 
 def _without(flags: dict[str, Any]) -> Settings:
-    """Where the yard is, as far as that can be told without the file, or without the environment either."""
+    """The paths, as far as they are known without the file, or without the environment either."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_")}
     places = {name: os.environ[name] for name in ("GPUYARD_DATA_DIR", "GPUYARD_SOCKET") if os.environ.get(name)}
     return settings(flags, {**variables, **places, "GPUYARD_CONFIG": os.devnull})

@@ -11,14 +11,13 @@ _COARSE = 0.1  # seconds by which the times of files may lag behind
 
 
 class Clock:
-    """Goes on from where a former life of the daemon stopped, and follows the time of day where that is ahead."""
+    """Continues where an earlier daemon stopped, and follows the time of day where that is ahead."""
 
     def __init__(self, not_before: float = 0.0) -> None:
         self._now = max(not_before, time.time())
         self._ticks = time.monotonic()
 
     def now(self) -> float:
-        """Seconds since the epoch."""
         ticks = time.monotonic()
         self._now = max(self._now + (ticks - self._ticks), time.time())
         self._ticks = ticks
@@ -26,14 +25,13 @@ class Clock:
 
 
 class Times:
-    """When something last happened to each job, so that what others date by their own clocks stays in order."""
+    """The time of each job's last event, so that times by other clocks stay in order."""
 
     def __init__(self, written: Callable[[str], float]) -> None:
         self._written = written
         self._latest: dict[str, float] = {}
 
     def note(self, event: Event) -> None:
-        """This happens now."""
         job = getattr(event, "job", None)
         if job is None:
             return
@@ -43,15 +41,15 @@ class Times:
             self._latest[job] = event.at
 
     def forget(self) -> None:
-        """Nothing but what is written has happened."""
+        """Keep only what is written."""
         self._latest = {}
 
     def began(self, job: str, at: float, now: float) -> float:
-        """When a job began, by the machine's clock: at the earliest when it was placed, at the latest now."""
+        """The start by the machine's clock: not before the placement, not after now."""
         return min(max(at, self._before(job)), now)
 
     def ended(self, job: str, at: float, now: float) -> float:
-        """When a job ended, by the machine's clock; now, if that cannot be, since the clock was set back."""
+        """The end by the machine's clock; now, if the clock was set back."""
         before = self._before(job)
         return max(at, before) if before - _COARSE <= at <= now else now
 

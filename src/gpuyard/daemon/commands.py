@@ -43,7 +43,7 @@ _MOST_KEPT = 32
 
 
 class MovedJob(NamedTuple):
-    """A waiting job, and its place in the queue, from 1 on."""
+    """A waiting job with its place in the queue, from 1 on."""
 
     id: str
     name: str
@@ -54,8 +54,6 @@ class MovedJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would change."""
-
     policy: str
     """In full."""
     starts: list[str]
@@ -72,7 +70,7 @@ class Preview:
 
 
 class Previews:
-    """Looks ahead, and remembers what it saw while that is good."""
+    """Previews of policies, cached while they are valid."""
 
     def __init__(self, context: Context, planning: Planning) -> None:
         self._context, self._planning = context, planning
@@ -80,7 +78,7 @@ class Previews:
         self._of: tuple[State, int, str] | None = None
 
     def of(self, planner: OrderedPlanner) -> Preview:
-        """What a planner would change now, in place of the one that decides."""
+        """What a planner would change now."""
         context = self._context
         of = context.state, context.state.version, self._planning.planner.text
         if self._of != of or len(self._kept) >= _MOST_KEPT:
@@ -115,7 +113,7 @@ class Previews:
 
 
 def _order(planner: OrderedPlanner, state: State, now: float) -> Ints:
-    """The waiting rows in a policy's order; behind them those that may not be chosen yet, whatever it says."""
+    """The waiting rows in a policy's order; those that may not be chosen yet come last."""
     rows = state.waiting.array
     may = Gates(state, now).may if gated(state, now) else np.ones(len(rows), dtype=np.bool_)
     if not len(rows):
@@ -126,7 +124,7 @@ def _order(planner: OrderedPlanner, state: State, now: float) -> Ints:
 
 
 def _note(planner: OrderedPlanner, state: State) -> str | None:
-    """What cannot be foreseen."""
+    """What a preview cannot foresee."""
     told = []
     if "draw" in planner.policy.columns:
         told.append("the order is drawn by lot: this is the present draw, and there is another after every start")
@@ -156,8 +154,6 @@ WHILE_RUNNING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Why a job waits."""
-
     reason: Reason
     ahead: list[str]
     """Waiting jobs that go first, in order."""
@@ -166,7 +162,7 @@ class Why:
 
 
 class Commands:
-    """Where requests are made."""
+    """The requests of users. All of it runs in the loop's thread."""
 
     def __init__(
         self, context: Context, planning: Planning, estimates: Estimates, stops: Stops, outcomes: Outcomes
@@ -180,26 +176,26 @@ class Commands:
         self._recent_until = 0.0
 
     def submit(self, work: Work, request: Request, environment: Mapping[str, str], hold: bool = False) -> str:
-        """Take a job in; returns its id."""
+        """Accept a job; returns its id."""
         return self.submit_all([JobRequest(work, request, environment, hold)])[0]
 
     def submit_all(self, wanted: Sequence[JobRequest]) -> list[str]:
-        """Take jobs in, or none of them; returns the id of each, or of its array."""
+        """Accept jobs, or none of them; returns the id of each, or of its array."""
         return self._intake.take(wanted)
 
     def submit_batch(
         self, wanted: Sequence[JobRequest], how: BatchOptions, refusals: Sequence[tuple[int, str]] = ()
     ) -> IntakeResult:
-        """Take those in that can run here, as a batch, of which some rows were refused before."""
+        """Accept the rows that can run here as a batch; `refusals` are rows that were refused before."""
         return self._intake.take_batch(wanted, how, refusals)
 
     @property
     def warnings(self) -> list[str]:
-        """What to tell whoever submitted last."""
+        """For the user who submitted last."""
         return self._intake.warnings
 
     def edit(self, jobs: Iterable[str], given: set[str], change: Change, dependency: str | None = None) -> None:
-        """Let a job ask for something else from now on, or those of several that still can."""
+        """Change a job, or those of several jobs that can still change."""
         context, edited = self._context, list[tuple[str, Work, Request]]()
         refusals: list[NotNow] = []
         for job in jobs:
@@ -216,7 +212,7 @@ class Commands:
                 self._stops.limit_changed(job)
 
     def _edited(self, job: str, given: set[str], change: Change, dependency: str | None) -> tuple[Work, Request]:
-        """What a job is to run and to ask for after an edit; what runs already cannot ask for everything."""
+        """The job after an edit."""
         context = self._context
         if self._phase(job) in (Phase.PLACED, Phase.RUNNING) and (fixed := given - WHILE_RUNNING):
             raise NotNow(
@@ -241,7 +237,7 @@ class Commands:
         return self._context.description(job)
 
     def give_back(self, job: str) -> None:
-        """End a lease that its holder does not need any more; give up one that waits."""
+        """End a lease, or give up a waiting one."""
         phase = self._phase(job)
         view = self._context.store.open[job]
         if view.kind != "lease":
@@ -250,7 +246,6 @@ class Commands:
         self._outcomes.end_lease(job, self._context.clock.now(), message)
 
     def cancel(self, job: str, grace: float | None = None, by: str = "") -> None:
-        """Give a job up, whether it waits or runs."""
         context, now = self._context, self._context.clock.now()
         phase = self._phase(job)
         who = {"by": by} if by else {}
@@ -262,7 +257,6 @@ class Commands:
             context.record(Cancelled(now, job), **who)
 
     def hold(self, job: str) -> None:
-        """Keep a waiting job from being chosen."""
         phase = self._phase(job)
         if phase in (Phase.PLACED, Phase.RUNNING):
             raise NotNow(f"job {job} runs already; only a waiting job can be held")
@@ -270,24 +264,22 @@ class Commands:
             self._context.record(Held(self._context.clock.now(), job))
 
     def release(self, job: str) -> None:
-        """Let a held job be chosen again."""
         if self._phase(job) is Phase.HELD:
             self._context.record(Released(self._context.clock.now(), job))
 
     def set_policy(
         self, text: str, discipline: str | None, placement: str | None, by: str = "", force: bool = False
     ) -> str:
-        """Plan by another policy from now on; what is not said stays as it is. Returns it in full."""
+        """Set another policy; what is not given stays. Returns it in full."""
         context, planner = self._context, self._another(text, discipline, placement, force)
         self._planning.use(planner, context.clock.now(), **({"by": by} if by else {}))
         return planner.text
 
     def preview(self, text: str, discipline: str | None, placement: str | None) -> Preview:
-        """What another policy would change now."""
         return self._previews.of(self._another(text, discipline, placement, force=True))
 
     def _another(self, text: str, discipline: str | None, placement: str | None, force: bool) -> OrderedPlanner:
-        """Another policy; what is not said is as it is now."""
+        """Another policy; what is not given stays as it is."""
         context = self._context
         former = self._planning.planner
         kept = former.discipline
@@ -303,12 +295,12 @@ class Commands:
         )
 
     def learned(self) -> dict[str, Any] | None:
-        """What there is to tell of a trained policy that decides; None: another kind does."""
+        """Facts of a trained policy in force; None: another kind is in force."""
         guard = guard_of(self._planning.planner)
         return guard.told() if guard is not None else None
 
     def policy(self) -> tuple[OrderedPlanner, float]:
-        """What makes the plans, and since when."""
+        """The policy in force, and since when."""
         return self._planning.planner, next(record.event.at for record in self._context.store.latest("PolicySet"))
 
     def reasons(self) -> dict[str, Reason]:
@@ -324,7 +316,7 @@ class Commands:
         return self._reasons
 
     def recent_reasons(self) -> dict[str, Reason] | None:
-        """The same as of a moment ago, where they take long to find; None: ask anew. For any thread."""
+        """The same as of a moment ago, where they take long to find; None: ask again. For any thread."""
         return self._reasons if time.monotonic() < self._recent_until else None
 
     def explain(self, job: str) -> Why | None:
@@ -347,7 +339,6 @@ class Commands:
         return Why(reason, ahead, [(state.ids[row], until) for row, until in found])
 
     def facts(self) -> dict[str, Any]:
-        """How the yard does."""
         context = self._context
         spans = [1000 * seconds for seconds in self._planning.seconds]
         plan = {"last_ms": spans[-1], "mean_ms": sum(spans) / len(spans), "max_ms": max(spans)} if spans else {}
@@ -361,7 +352,7 @@ class Commands:
         return view is not None and view.kind == "lease"
 
     def _phase(self, job: str) -> Phase:
-        """Where a job stands, if anything can still be done to it."""
+        """The phase of a job that is not over; else raises."""
         state = self._context.state
         row = state.row_of.get(job)
         if row is None:
@@ -374,7 +365,6 @@ class Commands:
 
 
 def over(job: str, state: str) -> NotNow:
-    """Nothing can be done to a job any more, since it is in this state."""
     return NotNow(f"job {job} is over: it has {_ENDED.get(state, str(state))}")
 
 
@@ -387,7 +377,7 @@ _ENDED: dict[str, str] = {
 
 
 def _without(job: str, after: tuple[str, ...]) -> tuple[str, ...]:
-    """Nobody waits for itself: a job that is to be the only one of its name has that name, too."""
+    """A job of a singleton has the name that it waits for: drop that condition. No job can follow itself."""
     if f"any:{job}" in after:
         after = tuple(wish for wish in after if wish != f"any:{job}")
     if any(wish.partition(":")[2] == job for wish in after):

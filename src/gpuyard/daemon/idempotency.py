@@ -15,8 +15,6 @@ KEPT = 7 * 86400.0
 
 
 class KeyedRequest(NamedTuple):
-    """A request with a key."""
-
     user: str
     key: str
     request: str
@@ -24,13 +22,13 @@ class KeyedRequest(NamedTuple):
 
 
 class Idempotency:
-    """Sees to it that requests with a key are done once."""
+    """Makes requests with a key happen once."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def once(self, sent: KeyedRequest, act: Callable[[], Any]) -> tuple[Any, bool]:
-        """What is answered, and whether it was before. For the yard's thread, which makes it one after the other."""
+        """The answer, and whether it was given before. For the loop's thread, which serialises requests."""
         context = self._context
         known = context.answers.get((sent.user, sent.key)) or context.store.answer(sent.user, sent.key)
         if known is not None:
@@ -42,7 +40,7 @@ class Idempotency:
 
 
 def known_answer(sent: KeyedRequest, known: Answered) -> Any:
-    """The answer that was given before, if it was the same request."""
+    """The earlier answer, if the request is the same."""
     if known.request != sent.request:
         raise UserError(
             f"the Idempotency-Key '{sent.key}' came with another request before; give every request a key of its own"

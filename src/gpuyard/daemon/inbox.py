@@ -12,7 +12,7 @@ from gpuyard.daemon.store.log import StoreFailing
 
 
 class Inbox:
-    """Requests in the order in which they came, and a bell."""
+    """Requests in order of arrival, and an eventfd that wakes the loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Callable[[], Any], bool, Future[Any]]] = deque()
@@ -22,22 +22,19 @@ class Inbox:
         return len(self._waiting)
 
     def fileno(self) -> int:
-        """Readable when somebody has rung."""
         return self._bell
 
     def ring(self) -> None:
-        """Wake the yard up."""
         os.eventfd_write(self._bell, 1)
 
     def put(self, command: Callable[[], Any], changes: bool) -> Future[Any]:
-        """Leave a request; its answer comes later."""
         answer: Future[Any] = Future()
         self._waiting.append((command, changes, answer))
         self.ring()
         return answer
 
     def hear(self, problem: str) -> list[tuple[Future[Any], Any]]:
-        """Do what was asked for; the answers wait until it is written. With a problem, what changes is refused."""
+        """Run the requests; answers wait for the write. With a problem, requests that change something are refused."""
         try:
             os.eventfd_read(self._bell)
         except BlockingIOError:  # nobody rang

@@ -19,8 +19,6 @@ class NoSuchReservation(UserError):
 
 @dataclass(frozen=True, slots=True)
 class UserShare:
-    """What a user deserves, has and had."""
-
     user: str
     group: str
     weight: float
@@ -34,20 +32,19 @@ class UserShare:
 
 
 class Limits:
-    """Where rules are made."""
+    """Changes the rules by which users share GPUs."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     @property
     def rules(self) -> Rules:
-        """The rules in force."""
         return self._context.state.rules or Rules()
 
     # -- GPUs that are left alone -----------------------------------------------------------------
 
     def drain(self, gpus: Sequence[int] | None, **details: str) -> list[int]:
-        """Let nothing start on GPUs, or on any; returns those that are drained now."""
+        """Drain GPUs, or all; returns those that are drained now."""
         context = self._context
         wanted = self._gpus(gpus)
         if new := tuple(gpu for gpu in wanted if gpu not in context.state.drained):
@@ -55,7 +52,7 @@ class Limits:
         return sorted(context.state.drained)
 
     def resume(self, gpus: Sequence[int] | None, **details: str) -> list[int]:
-        """Let drained GPUs be used again; returns those that still are drained."""
+        """Resume GPUs, or all; returns those that are still drained."""
         context = self._context
         if old := tuple(gpu for gpu in self._gpus(gpus) if gpu in context.state.drained):
             context.record(GpusResumed(context.clock.now(), old), **details)
@@ -73,7 +70,6 @@ class Limits:
     def reserve(
         self, name: str, gpus: Sequence[int], begin: float, end: float, users: Sequence[str], by: str
     ) -> Booking:
-        """Keep GPUs for some users for a time."""
         context = self._context
         now, known = context.clock.now(), {booking.name: booking for booking in self.bookings()}
         name = name or next(f"r{n}" for n in range(1, len(known) + 2) if f"r{n}" not in known)
@@ -89,7 +85,6 @@ class Limits:
         return booking
 
     def unreserve(self, name: str, by: str) -> None:
-        """Give a reservation up."""
         known = [booking.name for booking in self.bookings()]
         if name not in known:
             raise NoSuchReservation(
@@ -103,7 +98,7 @@ class Limits:
         return sorted((b for b in state.bookings.values() if b.end > now), key=lambda b: (b.begin, b.name))
 
     def in_the_way(self, booking: Booking) -> list[str]:
-        """Jobs on its GPUs that may still run when it begins, and that nobody will stop."""
+        """Jobs on its GPUs that may still run when it begins, and that will not be stopped."""
         state, now = self._context.state, self._context.clock.now()
         found = []
         for row in state.running.array.tolist():
@@ -117,7 +112,7 @@ class Limits:
     # -- shares and quotas ------------------------------------------------------------------------
 
     def set_quota(self, name: str, quota: Quota, by: str) -> None:
-        """Say what a user, a group (@name) or everybody else (*) may have; a quota of nothing is none."""
+        """Set the quota of a user, a group (@name) or everybody else (*); an empty quota removes it."""
         quotas = dict(self.rules.quotas)
         quotas.pop(_checked(name), None)
         if quota != Quota():
@@ -125,7 +120,7 @@ class Limits:
         self._set(replace(self.rules, quotas=tuple(quotas.items())), by)
 
     def set_weight(self, name: str, weight: float, by: str) -> None:
-        """Say what share a user, a group (@name) or everybody else (*) deserves, relative to others' 1."""
+        """Set the weight of a user, a group (@name) or everybody else (*); others have 1."""
         weights = dict(self.rules.weights)
         weights.pop(_checked(name), None)
         if weight != 1.0:
@@ -137,7 +132,7 @@ class Limits:
             self._context.record(RulesSet(self._context.clock.now(), rules), by=by)
 
     def standings(self) -> list[UserShare]:
-        """Everybody who has submitted something, or has rules of their own."""
+        """All users who have submitted a job, or have rules of their own."""
         state, now, rules = self._context.state, self._context.clock.now(), self.rules
         quotas = dict(rules.quotas)
         faded = state.usage(now)

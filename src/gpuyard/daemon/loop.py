@@ -58,7 +58,7 @@ _SOON = 0.005  # seconds for which it need not be written down that a job began:
 
 
 class Yard:
-    """The jobs and GPUs of one machine, and the only hands that move them."""
+    """The loop. Its thread alone changes the jobs and GPUs of the machine."""
 
     def __init__(self, store: Store, engine: Engine, machine: Machine, settings: Settings) -> None:
         machine.often = min(machine.often, settings.record_period)
@@ -107,12 +107,10 @@ class Yard:
 
     @property
     def unwritten(self) -> list[Record]:
-        """Records of this turn."""
         return self.context.unwritten
 
     @property
     def planner(self) -> OrderedPlanner:
-        """The policy in force."""
         return self.planning.planner
 
     # -- from other threads -----------------------------------------------------------------------
@@ -125,7 +123,6 @@ class Yard:
     # -- the loop ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Turn after turn, until told to stop."""
         while not self._stopping:
             patience = self._patience()
             self.due_back = time.monotonic() + patience
@@ -137,7 +134,7 @@ class Yard:
             log.warning("%s", error)
 
     def turn(self, patience: float) -> None:
-        """One turn, beginning at the latest after so many seconds."""
+        """One turn; it begins after `timeout` seconds at the latest."""
         self._poll.poll(max(0.0, patience) * 1000)
         self.due_back = time.monotonic()
         if self.failing and time.monotonic() >= self._retry_at:
@@ -181,12 +178,12 @@ class Yard:
         self._write_at = min(self._write_at, time.monotonic() + _SOON if isinstance(event, Started) else 0.0)
 
     def _may_wait(self, answers: list[tuple[Future[Any], Any]]) -> bool:
-        """Whether there is nothing to write but that jobs began, which a short job's end may share an fsync with."""
+        """Whether only starts are to be written: they may share an fsync with the end of a short job."""
         busy = answers or self._launches or self._stops
         return bool(self.context.unwritten) and not busy and time.monotonic() < self._write_at
 
     def _commit(self, answers: list[tuple[Future[Any], Any]]) -> bool:
-        """Write what has happened; if that fails, tell those who wait for it."""
+        """Write this turn's events; if that fails, so do the requests that made them."""
         self._write_at = np.inf
         records, environments, keyed = self.context.take_unwritten()
         try:
@@ -208,7 +205,6 @@ class Yard:
         return True
 
     def _answer(self, answers: list[tuple[Future[Any], Any]]) -> None:
-        """Tell those who wait for it what has been written."""
         point("yard:before-answers")
         for answer, value in answers:
             answer.set_result(value)
@@ -220,7 +216,7 @@ class Yard:
                 listener(records)
 
     def _fail(self, error: GpuyardError) -> None:
-        """Give up what is not written, for now."""
+        """Drop what is not written."""
         self.failing = str(error)
         self.context.drop_unwritten()
         self._launches = []
@@ -229,7 +225,7 @@ class Yard:
         self._retry_at = time.monotonic() + _RETRY
 
     def _try_again(self) -> None:
-        """After a failure to write: go back to what is on disk, and see whether it can be written now."""
+        """After a failed write: go back to what is on disk, and try to write."""
         try:
             self.context.reload()
             self.estimates.forget()
@@ -244,7 +240,7 @@ class Yard:
     # -- beginning and recovery -------------------------------------------------------------------
 
     def open(self, cluster: Cluster, gpus: tuple[str, ...], **details: Any) -> None:
-        """Take the yard over: fold the log, find out what became of those who ran, and begin."""
+        """Fold the log, find out what became of running jobs, and begin."""
         now = self.clock.now()
         state = self.store.load()
         self.context.state = state if state is not None else State(cluster)
@@ -258,7 +254,7 @@ class Yard:
             raise UserError(self.failing)
 
     def recover(self, now: float) -> None:
-        """Ask the engine about everybody who is on GPUs according to the log."""
+        """Ask the engine about every job that is on GPUs by the log."""
         for report in self._reports:  # first: of these the engine knows no more
             self._outcomes.note(report, now)
         for row in self.state.running.array.tolist():
@@ -273,7 +269,7 @@ class Yard:
     # -- what happens -----------------------------------------------------------------------------
 
     def _observe(self, now: float) -> None:
-        """See what the engine saw. While nothing can be written, that waits."""
+        """Turn the engine's reports into events. While nothing can be written, they wait."""
         try:
             reports = self.engine.observe()
         except EngineError as error:
@@ -289,7 +285,7 @@ class Yard:
                 self.planning.rest()
 
     def look_at_gpus(self, now: float) -> None:
-        """Let what changed about the GPUs become events."""
+        """Turn changes of the GPUs into events."""
         for event, why in self.machine.changes(self.state, now):
             self.record(event, why=why)
             if isinstance(event, MemoryTaken):
@@ -315,7 +311,7 @@ class Yard:
             self._launches.append(placed)
 
     def _carry_out(self) -> None:
-        """Do what has been written."""
+        """Launch and stop jobs as written."""
         launches, self._launches = self._launches, []
         for placed in launches:
             point("yard:before-launch")

@@ -17,20 +17,17 @@ _SHORT = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.
 
 
 class Histogram:
-    """How many values there were up to each bound, and what they add up to."""
-
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
     def observe(self, value: float) -> None:
-        """One more value."""
         self._counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def cumulative(self) -> list[int]:
-        """How many do not exceed each bound, and how many there are in all."""
+        """The number of values up to each bound, and in all."""
         found, so_far = [], 0
         for count in self._counts.copy():
             so_far += count
@@ -39,7 +36,7 @@ class Histogram:
 
 
 class Meters:
-    """All that is counted since the daemon began."""
+    """Counters since the daemon began."""
 
     def __init__(self, opened: Mapping[str, JobView], latest_at: Callable[[str], float]) -> None:
         self.submitted = 0
@@ -68,12 +65,11 @@ class Meters:
         """Who is on GPUs: which attempt that is, and when it began."""
 
     def planned(self, wall: float, cpu: float) -> None:
-        """A plan was made, which took so many seconds."""
         self.plans.observe(wall)
         self.plan_cpu += cpu
 
     def note(self, records: Iterable[Record]) -> None:
-        """Events are on disk."""
+        """Called with records that are on disk."""
         for record in records:
             self.events[type(record.event).__name__] += 1
             event = record.event

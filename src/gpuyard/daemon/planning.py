@@ -46,7 +46,7 @@ def check_gpus(store: Store, state: State, cluster: Cluster, gpus: tuple[str, ..
 
 
 class ConfiguredPolicy(NamedTuple):
-    """The policy that the settings ask for, or what stands in for it."""
+    """The configured policy, or its replacement."""
 
     planner: OrderedPlanner
     in_place_of: str = ""
@@ -54,13 +54,13 @@ class ConfiguredPolicy(NamedTuple):
     because: str = ""
 
     def details(self) -> dict[str, Any]:
-        """What the log is to keep of it besides its text."""
+        """What the log keeps besides the text."""
         other = {"in_place_of": self.in_place_of, "because": self.because} if self.in_place_of else {}
         return {"configured": True, **other, **details_of(self.planner)}
 
 
 def configured_policy(store: Store, settings: Settings) -> ConfiguredPolicy:
-    """The policy that the settings ask for; if it decided before and cannot any more, the queue goes on without it."""
+    """The policy of the settings; if it was in force before and cannot be loaded any more, its replacement."""
     before = next((record for record in store.latest("PolicySet") if record.details.get("configured")), None)
     try:
         return ConfiguredPolicy(
@@ -80,12 +80,11 @@ def configured_policy(store: Store, settings: Settings) -> ConfiguredPolicy:
 
 
 def _is_same_policy(planner: OrderedPlanner, record: Record) -> bool:
-    """Whether what was loaded is what the log says."""
     return details_of(planner).get("learned") == record.details.get("learned")
 
 
 def rules_to_set(state: State, settings: Settings) -> Rules | None:
-    """The rules to share by, if the settings say otherwise than the log; quotas and shares stay as they were set."""
+    """The rules to set, if the settings differ from the log; quotas and weights stay as they were set."""
     former = state.rules or Rules()
     rules = replace(former, half_life=settings.half_life or math.inf, preempts=settings.preempt)
     return rules if rules != state.rules else None
@@ -97,7 +96,7 @@ _LATE = 1.0  # seconds by which a plan may be late and still be made for the ins
 
 
 class Planning:
-    """The policy in force, and when it is asked again."""
+    """The policy in force, and when it plans again."""
 
     def __init__(
         self,
@@ -155,30 +154,30 @@ class Planning:
         return True
 
     def due(self) -> float:
-        """When to plan again though nothing has happened, on the monotonic clock."""
+        """When to plan again though nothing happens, on the monotonic clock."""
         ticks, now = time.monotonic(), self._context.clock.now()
         wake_at = ticks + min(self._wake_at, self.admission.due(now)) - now
         return min(wake_at, self._quiet_until) if self._quiet_until > ticks else wake_at
 
     def rest(self) -> None:
-        """Something is wrong with this machine: do not try in a frenzy."""
+        """After a failed launch: do not try again at once."""
         self._quiet_until = time.monotonic() + _REST
 
     def renumbered(self) -> None:
-        """The state has other rows now, so the last plan says nothing of it."""
+        """The rows of the state have changed, so the last plan does not match them."""
         self._planned = -1
 
     def forget(self) -> None:
-        """The state is another one, read from disk: there was no plan for it."""
+        """The state was read from disk again: there is no plan for it."""
         self._wake_at, self._planned = np.inf, -1
 
     @property
     def is_current(self) -> bool:
-        """Whether nothing has happened since the last plan: what is idle now is what nobody who waits can use."""
+        """Whether nothing has happened since the last plan: no waiting job can use what is idle now."""
         return self._context.state.version == self._planned
 
     def plan(self, now: float) -> None:
-        """Decide who starts, if anything has changed since the last plan."""
+        """Decide which jobs start, if anything has changed since the last plan."""
         context = self._context
         if time.monotonic() < self._quiet_until:
             return
@@ -202,7 +201,7 @@ class Planning:
         context.meters.planned(self.seconds[-1], time.thread_time() - spent)
 
     def _instant(self, now: float) -> float:
-        """The instant to plan for: if a plan was due a moment ago, that one; then a slice is over, not a bit more."""
+        """The instant to plan for; that of a plan which was due a moment ago, so that slices end exactly."""
         return self._wake_at if now - _LATE < self._wake_at <= now else now
 
     def snapshot(self, now: float) -> Snapshot:
@@ -223,7 +222,6 @@ class Planning:
         return plan
 
     def use(self, planner: OrderedPlanner, now: float, **details: Any) -> None:
-        """Plan by another policy from now on."""
         if (guard := guard_of(self.planner)) is not None:
             self._context.meters.learned.add(guard.counts)
         self.planner, self.trouble = planner, ""

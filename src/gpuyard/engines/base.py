@@ -26,8 +26,6 @@ class LaunchRefused(GpuyardError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine with GPUs."""
-
     name: str
     gpus: tuple[str, ...]
     """What `CUDA_VISIBLE_DEVICES` calls each of its GPUs, by index."""
@@ -35,7 +33,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The GPUs that an attempt runs on: on which node, and which of its GPUs."""
+    """The node and GPUs of an attempt."""
 
     node: str
     gpus: tuple[int, ...]
@@ -53,7 +51,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a job is to whoever runs it. Commands are argument lists, never shell strings."""
+    """A job for an engine. Commands are argument lists, never shell strings."""
 
     job: str
     command: tuple[str, ...]
@@ -84,8 +82,6 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """An attempt runs."""
-
     job: str
     attempt: int
     at: float
@@ -115,7 +111,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class NeverBegan:
-    """An attempt did not begin, and will not: `launch` has been overtaken, or came to nothing."""
+    """An attempt did not begin, and will not: `launch` came too late, or failed."""
 
     job: str
     attempt: int
@@ -125,7 +121,7 @@ class NeverBegan:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Nobody waits any more for a job that waits: the process that a lease was for has ended."""
+    """A waiting lease lost the process that it is for."""
 
     job: str
     at: float
@@ -136,14 +132,12 @@ Report = Running | Ended | NeverBegan | Abandoned
 
 
 class Engine(Protocol):
-    """What runs jobs."""
+    """Runs jobs."""
 
-    def nodes(self) -> Sequence[Node]:
-        """The machines that there are."""
-        ...
+    def nodes(self) -> Sequence[Node]: ...
 
     def last_job(self) -> int:
-        """The largest number of a job that it has been given, in all its lives; 0 if there is none."""
+        """The largest number of a job that it has ever been given; 0 if there is none."""
         ...
 
     def launch(self, task: Task, attempt: int, placement: Placement) -> None:
@@ -175,7 +169,7 @@ class Engine(Protocol):
         ...
 
     def fileno(self) -> int:
-        """A file descriptor that becomes readable when there is something to observe."""
+        """Readable when there is something to observe."""
         ...
 
     def due(self) -> float | None:
@@ -183,7 +177,7 @@ class Engine(Protocol):
         ...
 
     def owner(self, pid: int) -> tuple[str, int] | None:
-        """The attempt that a process of this machine belongs to; None if it is nobody's."""
+        """The attempt of a process of this machine; None if it has none."""
         ...
 
     def read_log(self, job: str, attempt: int, offset: int, size: int, *, exact: bool = False) -> tuple[int, bytes]:
@@ -196,9 +190,9 @@ class Engine(Protocol):
         ...
 
     def log_size(self, job: str, attempt: int) -> int:
-        """How many bytes of output an attempt has written so far, whether all of them are kept or not."""
+        """Bytes of output that an attempt has written, whether all of them are kept or not."""
         ...
 
     def close(self) -> None:
-        """Let go of everything; what runs goes on running."""
+        """Release everything; what runs goes on."""
         ...

@@ -15,7 +15,7 @@ class GpusUnavailable(GpuyardError):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What does not change: one GPU, or one MIG device, which counts as a GPU of its own."""
+    """One GPU, or one MIG device, which counts as a GPU of its own."""
 
     index: int
     """0, 1, 2 ...: the numbers that users see, in the order of the PCI bus."""
@@ -30,14 +30,12 @@ class Device:
 
     @property
     def visible_as(self) -> str:
-        """What `CUDA_VISIBLE_DEVICES` calls it."""
+        """Its name in `CUDA_VISIBLE_DEVICES`."""
         return str(self.index) if self.simulated else self.uuid
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process on a GPU."""
-
     pid: int
     memory: int
     """Bytes on this GPU; 0 where that is not known."""
@@ -49,7 +47,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one look at a GPU told. None where the device does not say."""
+    """What one look at a GPU saw. None where the device does not say."""
 
     index: int
     lost: bool = False
@@ -75,8 +73,6 @@ class Reading:
 
 
 class Gpus(Protocol):
-    """A source of GPUs."""
-
     @property
     def devices(self) -> Sequence[Device]:
         """All of them, by index. They stay the same while the source is open, also when one is lost.
@@ -86,21 +82,17 @@ class Gpus(Protocol):
         ...
 
     @property
-    def simulated(self) -> bool:
-        """Whether they exist in this program only."""
-        ...
+    def simulated(self) -> bool: ...
 
     def read(self) -> list[Reading]:
         """One reading of each device, by index. A device that fails is `lost`; this does not raise."""
         ...
 
-    def close(self) -> None:
-        """Let go of the driver."""
-        ...
+    def close(self) -> None: ...
 
 
 class Visible(Sequence[str]):
-    """What `CUDA_VISIBLE_DEVICES` calls each GPU, as of now: one that was lost from the beginning may come back."""
+    """The names of GPUs for `CUDA_VISIBLE_DEVICES` as of now: one that was lost at the start may come back."""
 
     def __init__(self, gpus: Gpus) -> None:
         self._gpus = gpus

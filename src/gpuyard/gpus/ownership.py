@@ -14,14 +14,14 @@ from gpuyard.units import format_size
 
 
 class Identity(NamedTuple):
-    """What may be told of a process: of its command only the name, since arguments may hold secrets."""
+    """What may be shown of a process: only the name of its command, since arguments may hold secrets."""
 
     name: str
     user: str
 
 
 def identify(pid: int) -> Identity | None:
-    """Whose process this is, and what it is called; None if it is gone, or out of sight."""
+    """User and name of a process; None if it is gone, or not visible."""
     folder = Path("/proc", str(pid))
     try:
         name = (folder / "comm").read_text(errors="replace").strip()
@@ -32,7 +32,7 @@ def identify(pid: int) -> Identity | None:
 
 
 def describe_process(pid: int) -> str:
-    """`process 6512 (python, user ann)`; `process 6512` if it is gone, or out of sight."""
+    """`process 6512 (python, user ann)`; `process 6512` if it is gone, or not visible."""
     found = identify(pid)
     return f"process {pid}" if found is None else f"process {pid} ({found.name}, user {found.user})"
 
@@ -65,8 +65,6 @@ class FreeRule:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whose a GPU is, and why."""
-
     state: State
     why: str
 
@@ -123,7 +121,7 @@ def _name(foreign: list[Process], describe: Callable[[int], str]) -> str:
 
 
 def _unseen(device: Device, reading: Reading, rule: FreeRule, *, desktop: bool) -> Verdict:
-    """Without a process to be seen, memory and utilization tell; a desktop takes more than its processes admit to."""
+    """Without visible processes, by memory and utilization; a desktop takes more than its processes report."""
     busy, taken = reading.utilization or 0, reading.memory_used
     share = max(rule.memory_share, rule.graphics_share) if desktop else rule.memory_share
     if busy <= rule.utilization and (taken <= share * device.memory or taken < rule.memory):
@@ -145,7 +143,7 @@ class Sampler:
         self._clock = clock
 
     def fresh(self, max_age: float = 0.0) -> Sequence[Reading]:
-        """Readings that are less than `max_age` seconds old; by default new ones."""
+        """Readings younger than `max_age` seconds; by default new ones."""
         began = self._clock()
         if self.at is None or began - self.at >= max_age:
             self.readings = self.gpus.read()
@@ -156,7 +154,6 @@ class Sampler:
     def verdict(
         self, index: int, owner_of: Callable[[int], object | None], *, placed: bool, since_left: float | None = None
     ) -> Verdict:
-        """Whose a GPU is by the latest reading."""
         device, reading = self.gpus.devices[index], self.readings[index]
         return judge(
             device, reading, owner_of, placed=placed, since_left=since_left, rule=self.rule, describe=describe_process

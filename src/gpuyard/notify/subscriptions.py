@@ -44,7 +44,7 @@ def check_events(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_name(name: str) -> str:
-    """A name for a subscription that cannot be taken for anything else."""
+    """A name for a subscription that cannot be mistaken for anything else."""
     if name in (ALL, NONE) or not _NAME.fullmatch(name):
         raise UserError(
             f"'{name}' cannot be the name of a subscription; take letters, digits, dots and dashes, and not only "
@@ -70,12 +70,12 @@ _SHORT = 3
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is where to send something, and not the name of a subscription."""
+    """Whether a text is a URL, and not the name of a subscription."""
     return "@" in text or ":" in text
 
 
 def check_url(text: str, *, mail: bool) -> str:
-    """A URL as it is kept, or why it cannot be one; `mail` tells whether a bare address is enough."""
+    """A URL as stored; else raises. `mail` tells whether a bare address is enough."""
     text = text.strip()
     address = text.removeprefix("mailto:")
     if _ADDRESS.fullmatch(address):
@@ -117,7 +117,7 @@ def mask(url: str) -> str:
 
 
 def scrub(text: str, url: str) -> str:
-    """A text without anything of a URL that may be a secret."""
+    """A text without any part of a URL that may be a secret."""
     scheme, _, rest = url.partition("://")
     if scheme == MAIL:
         return text

@@ -27,7 +27,7 @@ _ANY = re.compile(r"memory|oom\b|alloc|exhausted|_STATUS_", re.IGNORECASE)
 
 
 class Death(NamedTuple):
-    """That a job ran out of GPU memory, as far as its own words tell."""
+    """A job ran out of GPU memory, with the bytes that its output tells."""
 
     said: str
     """The line that says so."""
@@ -117,14 +117,14 @@ def recognise(log: bytes, *, full: bool = False, wordless: bool = False) -> Deat
 
 
 def _lines(text: str) -> list[str]:
-    """The text in lines, without what is there for terminals and launchers."""
+    """The text in lines, without control sequences and launchers' prefixes."""
     last = text.replace("\r\n", "\n").split("\n")[-_LONG:]
     found = (line.rpartition("\r")[2][:_LONG] for line in last)
     return [_PREFIX.sub("", line) for line in found]
 
 
 def _verdict(line: str, full: bool) -> bool | None:
-    """Whether a line tells of a lack of GPU memory (True), of another error (False), or of nothing of the kind."""
+    """Whether a line tells of a lack of GPU memory (True), of another error (False), or of neither (None)."""
     if _NOT_GPU.search(line):
         return False
     if _GPU.search(line) or (full and _PERHAPS.search(line)):
@@ -145,7 +145,7 @@ def _follows(lines: list[str], index: int) -> bool:
 
 
 def _death(lines: list[str], index: int) -> Death:
-    """What is said where a job ran out of memory; libraries tell more in the lines before and after."""
+    """The amounts in the message; libraries tell more in the lines before and after."""
     line = lines[index]
     wanted = held = 0.0
     for near in (line, *lines[index + 1 : index + 3], *reversed(lines[max(0, index - 8) : index])):
@@ -164,7 +164,7 @@ def _amount(pattern: re.Pattern[str], line: str) -> float:
 
 
 def _tensor(line: str) -> float:
-    """The bytes of a tensor that TensorFlow tells of."""
+    """The bytes of a tensor in TensorFlow's message."""
     if (found := _TENSOR.search(line)) is None:
         return 0.0
     size = math.prod(float(n[:20]) for n in found[1].split(",") if n) * _TYPES.get(found[2] or "float", 4)
@@ -202,7 +202,7 @@ class Share(NamedTuple):
 
 
 def next_share(shortage: Shortage, request: Request, work: Work, sizes: Sequence[float], buffer: float) -> Share | None:
-    """What to try next, on GPUs of these sizes, of which as many bytes are kept free; None if nothing is left."""
+    """What to try next, on GPUs of these sizes with `buffer` bytes kept free; None if nothing is left."""
     largest = sorted(sizes, reverse=True)[request.gpus - 1]  # a job on several GPUs needs as many
     if request.whole:
         if not is_sharing(request, work) or work.ooms >= work.oom_retries or largest <= shortage.died_on:
@@ -230,13 +230,12 @@ def is_blameless(shortage: Shortage, request: Request) -> bool:
 
 
 def _alone(size: float, sizes: Sequence[float], largest: float) -> Share:
-    """GPUs for itself: such that are large enough if there are any, else the largest."""
+    """Whole GPUs: large enough ones if there are any, else the largest."""
     too_small = [one for one in sizes if one < min(size, largest)]
     return Share(max(too_small, default=-1.0) + 1.0, alone=True)
 
 
 def told(shortage: Shortage, request: Request) -> str:
-    """What happened, with numbers."""
     verb = "used" if shortage.stopped else "wanted"  # who ran out did not get all of it
     used = f"{verb} {format_size(shortage.needed)}" if shortage.needed else ""
     if request.whole:
@@ -250,7 +249,6 @@ def told(shortage: Shortage, request: Request) -> str:
 
 
 def told_of_retry(share: Share, work: Work) -> str:
-    """What is done about it."""
     if not share.counted:
         return "retried as it was"
     count = f"({work.ooms + 1} of {work.oom_retries})"
@@ -261,7 +259,7 @@ def told_of_retry(share: Share, work: Work) -> str:
 
 
 def told_of_end(request: Request, work: Work) -> str:
-    """Why nothing is left to try; empty where that goes without saying."""
+    """Why nothing is left to try; empty where that is obvious."""
     if not is_sharing(request, work):
         return ""
     if work.oom_retries and work.ooms >= work.oom_retries:

@@ -28,8 +28,6 @@ _MIB = 2**20
 
 
 class Run(NamedTuple):
-    """What an attempt took."""
-
     at: float
     seconds: float
     outcome: str
@@ -47,7 +45,7 @@ class Run(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What is expected of a job: bytes on each GPU, margin included, and seconds; 0 where nothing is known."""
+    """What is expected of a job: bytes on each GPU, with margin, and seconds; 0 where nothing is known."""
 
     memory: float = 0.0
     seconds: float = 0.0
@@ -60,7 +58,7 @@ UNKNOWN = Prediction()
 
 
 class Errors(NamedTuple):
-    """How far predictions were from the truth, as parts of it; more than 0: too much was expected."""
+    """Relative errors of predictions; more than 0: too much was expected."""
 
     number: int
     median: float
@@ -102,14 +100,14 @@ def _is_whole(run: Run, runs: Sequence[Run]) -> bool:
 
 
 def margin_of(peaks: Sequence[float], few: float) -> float:
-    """How much more than the quantile to expect: as much as the runs, one after another, would have proved it wrong."""
+    """The margin above the quantile: as much as the runs, one after another, would have exceeded it."""
     least = few if len(peaks) < _FEW else _USUAL * few
     wrong = [peak / quantile(peaks[:n], MEMORY) - 1 for n, peak in enumerate(peaks) if n]
     return math.ceil(100 * min(_MOST, max(least, quantile(wrong, MEMORY) if wrong else 0.0)) - 1e-9) / 100
 
 
 def seconds_of(runs: Sequence[Run], epochs: float) -> tuple[float, int]:
-    """How long a job of so many epochs will take, and by how many runs that is known."""
+    """Expected seconds of a job with this number of epochs, and the number of runs that tell."""
     ended = [run for run in runs if run.outcome == "succeeded" and run.seconds > 0]
     if epochs and (scaled := [run.seconds / run.epochs * epochs for run in ended if run.epochs]):
         return quantile(scaled, TIME), len(scaled)
@@ -118,7 +116,6 @@ def seconds_of(runs: Sequence[Run], epochs: float) -> tuple[float, int]:
 
 
 def _only_short(runs: Sequence[Run]) -> bool:
-    """Whether nobody but short trials tells."""
     return all(run.trial and run.seconds < _SHORT for run in runs if run.peak > 0 and _is_whole(run, runs))
 
 
@@ -150,7 +147,6 @@ def predict(runs: Sequence[Run], alike: Sequence[Run], epochs: float, few: float
 
 
 def errors_of(pairs: Sequence[tuple[float, float]]) -> Errors | None:
-    """How far predictions were from the truth, of pairs of both; None if there are none."""
     found = [predicted / truth - 1 for predicted, truth in pairs if predicted > 0 and truth > 0]
     if not found:
         return None

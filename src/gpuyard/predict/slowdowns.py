@@ -27,8 +27,6 @@ _MOSTLY = 0.9  # of a run, from which on it counts as one beside its company
 
 
 class Mark(NamedTuple):
-    """How far a job said it is."""
-
     done: float
     total: float
     source: int
@@ -37,7 +35,7 @@ class Mark(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What one look tells of an attempt."""
+    """What one look saw of an attempt."""
 
     job: str
     attempt: int
@@ -54,7 +52,7 @@ class Seen(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What one kind of jobs suffers beside another."""
+    """How much one kind of jobs suffers beside another."""
 
     sufferer: str
     beside: str
@@ -71,7 +69,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class _Stretch:
-    """Some time in the same company."""
+    """A time in the same company."""
 
     company: frozenset[_Key]
     beside: str | None
@@ -96,7 +94,7 @@ class _Stretch:
         self.last = mark
 
     def rates(self) -> dict[str, _Rate]:
-        """What it tells by each kind of evidence, as something per second, or percent."""
+        """The rate by each kind of evidence, as progress per second, or percent."""
         found = {}
         if self.first and self.last and self.last.done > self.first.done and self.last.at > self.first.at:
             seconds = self.last.at - self.first.at
@@ -114,8 +112,6 @@ class _Rate(NamedTuple):
 
 @dataclass(slots=True)
 class _Attempt:
-    """What is known of a run."""
-
     first: Seen
     started: float | None
     stretch: _Stretch
@@ -145,7 +141,7 @@ class _Sample(NamedTuple):
 
 
 class Slowdowns:
-    """What was seen lately. For one thread."""
+    """The recent observations. For one thread."""
 
     def __init__(self, enough: float) -> None:
         self._enough = enough
@@ -161,7 +157,6 @@ class Slowdowns:
         """By evidence, sufferer, and whom it was beside."""
 
     def look(self, at: float, seen: Iterable[Seen]) -> None:
-        """One look at all that run."""
         there = {(one.job, one.attempt): one for one in seen}
         for key in self._attempts.keys() - there.keys():
             self._gone[key] = self._attempts.pop(key)
@@ -173,7 +168,7 @@ class Slowdowns:
                 self._see(at, key, one, company[key], there)
 
     def ended(self, job: str, attempt: int, at: float) -> None:
-        """An attempt has done all that it had to do."""
+        """An attempt has done all its work."""
         key = job, attempt
         found = self._attempts.pop(key, None) or self._gone.pop(key, None)
         if found is None:
@@ -235,12 +230,12 @@ class Slowdowns:
         return Finding(sufferer, beside, _median(slower), seconds, evidence, latest.at, jobs, names)
 
     def _own(self, evidence: str, attempt: _Attempt) -> float | None:
-        """How fast an attempt was alone, if that was seen for long enough."""
+        """The speed of an attempt alone, if that was seen for long enough."""
         rates = attempt.own(evidence)
         return _median(rates) if sum(rate.seconds for rate in rates) >= self._enough / 2 else None
 
     def _usual(self, evidence: str, kind: str) -> float | None:
-        """How fast jobs of a kind are alone."""
+        """The speed of a kind of jobs alone."""
         rates = list(self._alone.get((evidence, kind), ()))
         for attempt in self._attempts.values():
             now = attempt.stretch.rates().get(evidence) if attempt.stretch.beside == ALONE else None
@@ -270,7 +265,6 @@ class Slowdowns:
         stretch.see(at, one)
 
     def _close(self, attempt: _Attempt) -> None:
-        """Keep what a stretch told."""
         beside = attempt.stretch.beside
         for evidence, rate in attempt.stretch.rates().items() if beside is not None else ():
             if beside == ALONE:
@@ -290,13 +284,13 @@ class Slowdowns:
 
 
 def _bound(kept: dict[Any, Any], most: int) -> None:
-    """Let go of what was put there first."""
+    """Drop the oldest entries."""
     while len(kept) > most:
         del kept[next(iter(kept))]
 
 
 def _companies(there: Mapping[_Key, Seen]) -> dict[_Key, frozenset[_Key]]:
-    """Who else is on the GPUs of each."""
+    """The other attempts on the GPUs of each."""
     on: dict[int, set[_Key]] = {}
     for key, one in there.items():
         for gpu in one.gpus:
@@ -305,7 +299,6 @@ def _companies(there: Mapping[_Key, Seen]) -> dict[_Key, frozenset[_Key]]:
 
 
 def _stretch(at: float, company: frozenset[_Key], there: Mapping[_Key, Seen]) -> _Stretch:
-    """What begins now."""
     if not company:
         return _Stretch(company, ALONE, None, at, at)
     [first, *others] = company
@@ -314,7 +307,7 @@ def _stretch(at: float, company: frozenset[_Key], there: Mapping[_Key, Seen]) ->
 
 
 def _median(rates: Iterable[_Rate]) -> float:
-    """The value that half of the time was above."""
+    """The median, weighted by time."""
     ordered = sorted(rates)
     half = sum(rate.seconds for rate in ordered) / 2
     for rate in ordered:

@@ -43,8 +43,6 @@ _NICE = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """One metric, value by value."""
-
     mean: Floats
     low: Floats | None = None
     high: Floats | None = None
@@ -53,8 +51,6 @@ class Values:
 
 @dataclass(slots=True)
 class Track:
-    """What was seen of one subject."""
-
     who: Who
     at: Floats
     """Seconds since the epoch, rising; of a span, when it began."""
@@ -66,8 +62,6 @@ class Track:
 
 @dataclass(slots=True)
 class Told:
-    """What was found."""
-
     level: Level
     period: float
     """Seconds that a value stands for; of single looks, about."""
@@ -77,8 +71,6 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What somebody wants to see."""
-
     start: float
     end: float
     metrics: Sequence[str]
@@ -94,7 +86,7 @@ class Wanted:
 
 
 def read(path: Path, wanted: Wanted) -> Told:
-    """What a file tells of a span of time."""
+    """The recordings of a span of time."""
     with reading(path) as connection:
         connection.execute("BEGIN")  # all from one instant
         gpus = {id: who for id, who in _gpus(connection) if wanted.gpus is None or who.gpu in wanted.gpus}
@@ -128,7 +120,7 @@ def _jobs(connection: sqlite3.Connection, wanted: Wanted) -> Iterator[tuple[int,
 
 
 def _level(connection: sqlite3.Connection, wanted: Wanted, gpus: Sequence[int]) -> Level:
-    """The coarsest that has values enough, or a coarser one where that goes further back."""
+    """The coarsest level with values enough, or a coarser one that goes further back."""
     begun = _first(connection, SAMPLES, gpus)
     if _first(connection, MINUTES, gpus) > begun - MINUTES.period:  # nothing is older than the samples
         span = wanted.end - max(wanted.start, min(begun, wanted.end))
@@ -147,7 +139,7 @@ def _level(connection: sqlite3.Connection, wanted: Wanted, gpus: Sequence[int]) 
 
 
 def _first(connection: sqlite3.Connection, level: Level, gpus: Sequence[int]) -> float:
-    """When the first value is that is kept of a level."""
+    """The time of the first value of a level."""
     found = math.inf
     for id in gpus:
         row = connection.execute(
@@ -182,7 +174,6 @@ def _track(
 def _columns(
     connection: sqlite3.Connection, wanted: Wanted, level: Level, id: int, names: Sequence[str]
 ) -> dict[str, Floats]:
-    """What the chunks of a level say, one behind the other."""
     kinds = ("",) if level is SAMPLES else ("", LOW, HIGH)
     sources = {*map(_source, names), *(() if names[0] in OF_JOBS else ("power", "xid"))}
     needed = {AT, *(() if level is SAMPLES else (COVERED,)), *(f"{name}{kind}" for name in sources for kind in kinds)}
@@ -199,7 +190,7 @@ def _columns(
 
 
 def _part(columns: Mapping[str, Floats], name: str) -> Floats:
-    """A column of a chunk; gaps where that has none of it."""
+    """A column of a chunk; NaN where it has none."""
     return columns[name] if name in columns else np.full(len(columns[AT]), np.nan)
 
 
@@ -212,14 +203,14 @@ def _errors(at: Floats, xids: Floats | None) -> list[tuple[float, int]]:
 
 
 def _source(name: str) -> str:
-    """What a metric is made of."""
+    """The stored metric that a metric is computed from."""
     return name if name in KEPT else "memory_used"
 
 
 def _energy(
     at: Floats, power: Floats, weights: Floats, gaps: NDArray[np.bool_], wanted: Wanted, level: Level
 ) -> float | None:
-    """Watt-hours in a span of time; a gap counts for nothing. None: no power was told at all."""
+    """Watt-hours in a span of time, without gaps. None: power is unknown."""
     if np.isnan(power).all():
         return None
     if level is SAMPLES:
@@ -233,7 +224,7 @@ def _energy(
 def _thinned(
     at: Floats, columns: dict[str, Floats], weights: Floats, gaps: NDArray[np.bool_], wanted: Wanted, width: float
 ) -> tuple[Floats, dict[str, Floats], float]:
-    """As many values as are wanted at most, and one that is unknown in every gap."""
+    """At most the wanted number of values, and a NaN in every gap."""
     if len(at) + int(gaps.sum()) <= wanted.points:
         return (*_with_gaps(at, columns, gaps, width), width)
     for step in _steps((wanted.end - wanted.start) / wanted.points):
@@ -249,7 +240,7 @@ def _thinned(
 
 
 def _steps(least: float) -> Iterator[float]:
-    """Spans that people count in, from one that is long enough on."""
+    """Round spans of time, from `least` on."""
     yield from (float(nice) for nice in _NICE if nice >= least)
     step = math.ceil(max(least, 1.0) / _NICE[-1]) * float(_NICE[-1])
     while True:
@@ -260,7 +251,7 @@ def _steps(least: float) -> Iterator[float]:
 def _with_gaps(
     at: Floats, columns: dict[str, Floats], gaps: NDArray[np.bool_], width: float
 ) -> tuple[Floats, dict[str, Floats]]:
-    """The same, with a value that is unknown behind each one before a gap."""
+    """The same, with a NaN before every gap."""
     places = np.flatnonzero(gaps) + 1
     if not len(places):
         return at, columns

@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 
 class Metric(NamedTuple):
-    """Something that is recorded, in one unit, whoever measured it."""
+    """A recorded quantity in one unit, whatever its source."""
 
     name: str
     unit: str
@@ -49,7 +49,7 @@ USUAL = ("utilization", "temperature", "memcopy", "power")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a series is about: a GPU, or a job on it."""
+    """A GPU, or a job on it."""
 
     gpu: int
     uuid: str = ""
@@ -63,7 +63,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One metric of one subject. NaN is a gap: nobody knows what was then."""
+    """One metric of one subject. NaN is a gap: unknown."""
 
     subject: Subject
     metric: str
@@ -88,7 +88,7 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Recording:
-    """What a source told of a span of time."""
+    """What a source recorded in a span of time."""
 
     start: float
     end: float
@@ -101,12 +101,11 @@ class Recording:
     """Whether the GPUs exist in a program only."""
 
     def of(self, metric: str) -> list[Series]:
-        """The series of one metric."""
         return [one for one in self.series if one.metric == metric]
 
 
 def energy(series: Series) -> float:
-    """Watt-hours that a series of power adds up to; a gap counts for nothing."""
+    """Watt-hours of a series of power; gaps count for nothing."""
     at, power = series.at, series.mean
     if len(at) < 2:
         return 0.0
@@ -116,5 +115,5 @@ def energy(series: Series) -> float:
 
 
 def names_of(metrics: Sequence[str]) -> list[str]:
-    """The metrics among some names that exist, in the order of this module."""
+    """The known metrics among some names, in the order of this module."""
     return [name for name in METRICS if name in metrics]

@@ -23,8 +23,6 @@ _MODES = 0o755, 0o644  # others read them, whatever our umask is
 
 
 class JobMapping:
-    """Keeps a file for each GPU."""
-
     def __init__(self, context: Context, folder: str) -> None:
         self._context = context
         self._folder = Path(folder).expanduser()
@@ -35,20 +33,20 @@ class JobMapping:
         self._thread = threading.Thread(target=self._run, name="dcgm", daemon=True)
 
     def start(self) -> None:
-        """Begin, if a folder was named; this returns at once."""
+        """Start the thread, if a folder is set."""
         if self._wanted:
             self._context.listeners.append(self._heard)
             self._thread.start()
 
     def stop(self) -> None:
-        """End; jobs go on, and so what the files say stays."""
+        """Stop the thread; the files stay, since jobs go on."""
         self._over.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def write(self) -> None:
-        """Let the files say who is on each GPU now; what they say already is not written again."""
+        """Write the jobs of each GPU to its file, where they have changed."""
         devices = [device for device in self._context.machine.gpus.devices if not device.uuid.startswith("MIG-")]
         running = [view for view in list(self._context.store.open.values()) if view.state == "running"]
         _provide(self._folder)
@@ -86,13 +84,13 @@ class JobMapping:
             self._wake.wait(_AGAIN if self._failed else None)
 
     def _heard(self, records: list[Record]) -> None:
-        """Jobs came to GPUs, or left them. Called by the yard's thread."""
+        """Called by the loop's thread."""
         if any(isinstance(record.event, Placed | Exited | Preempted | Requeued) for record in records):
             self._wake.set()
 
 
 def _provide(folder: Path) -> None:
-    """Let a folder be there, for everybody to read if it is new; one that is there already stays as it is."""
+    """Make a folder that everybody may read; an existing one stays as it is."""
     if folder.is_dir():
         return
     if folder != folder.parent:

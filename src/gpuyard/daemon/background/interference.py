@@ -35,8 +35,6 @@ _WRITTEN = 30.0  # seconds to wait for something to be written
 
 
 class Interference:
-    """Finds out which jobs hurt each other."""
-
     def __init__(self, context: Context, progress: ProgressReader, enough: float) -> None:
         self._context, self._progress = context, progress
         self._period = max(_LEAST, min(_PERIOD, enough / 10))
@@ -51,18 +49,15 @@ class Interference:
         self._thread = threading.Thread(target=self._run, name="interference", daemon=True)
 
     def start(self) -> None:
-        """Begin; this returns at once."""
         self._context.listeners.append(self._committed)
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def look(self, now: float) -> None:
-        """One look at all that run, and what follows from it."""
         views = [view for view in list(self._context.store.open.values()) if view.state == "running"]
         while self._ends:
             end = self._ends.popleft()
@@ -81,7 +76,7 @@ class Interference:
                 log.debug("what jobs do to each other cannot be recorded now: %s", error)
 
     def _begin(self) -> None:
-        """Know what former lives found out."""
+        """Read the findings of earlier daemons."""
         asked = self._context.ask(lambda: recorded(self._context.store, self._context.state), changes=False)
         while not self._over.wait(_LEAST) and not asked.done():
             pass
@@ -90,7 +85,7 @@ class Interference:
             self.known = self._recorded = dict(self._former)
 
     def _committed(self, records: list[Record]) -> None:
-        """Events are on disk. Called by the yard's thread."""
+        """Called by the loop's thread."""
         for record in records:
             event = record.event
             if isinstance(event, Exited) and event.code == 0 and not event.cause:
@@ -127,7 +122,7 @@ def _pair(one: Finding) -> Pair:
 
 
 def is_news(now: Finding, then: Finding | None, apart: float) -> bool:
-    """Whether a finding is to be recorded, the last of which was another; not twice within so many seconds."""
+    """Whether to record a finding; not twice within `apart` seconds."""
     if then is None:
         return True
     if now.at < then.at + apart:
@@ -136,7 +131,7 @@ def is_news(now: Finding, then: Finding | None, apart: float) -> bool:
 
 
 def joined(now: Finding, then: Finding | None) -> Finding:
-    """A finding of this life weighed against one of a former life; better evidence of then stands."""
+    """A finding of this daemon combined with one of an earlier daemon; better evidence wins."""
     if then is None or then.evidence not in EVIDENCE:
         return now
     if then.evidence != now.evidence:
@@ -147,7 +142,7 @@ def joined(now: Finding, then: Finding | None) -> Finding:
 
 
 def recorded(store: Store, state: State) -> dict[Pair, Finding]:
-    """What the log says, of those pairs that still count."""
+    """The findings of the log, of those pairs that still count."""
     found: dict[Pair, Finding] = {}
     for record in store.latest("HarmMeasured"):
         event = record.event

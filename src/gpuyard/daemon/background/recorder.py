@@ -38,15 +38,13 @@ _STIR = 32 * 2**20  # bytes by which the memory of an idle GPU may differ and st
 
 
 class _Glance(NamedTuple):
-    """What one look told."""
-
     at: float
     readings: Sequence[Reading]
     seen: Sequence[Seen]
 
 
 class _Row(NamedTuple):
-    """What is written of a GPU, or of a job on it."""
+    """A row of a GPU, or of a job on it."""
 
     at: float
     who: Who
@@ -54,7 +52,7 @@ class _Row(NamedTuple):
 
 
 class Recorder:
-    """Writes down what GPUs do, and reads it again. For any thread."""
+    """Writes what GPUs do, and reads it. For any thread."""
 
     def __init__(self, context: Context, settings: Settings) -> None:
         self._context, self._settings = context, settings
@@ -77,23 +75,22 @@ class Recorder:
         return 2.5 * max(QUIET, self.period)
 
     def start(self) -> None:
-        """Begin, if anything is to be recorded; this returns at once."""
+        """Start the thread, if `record` is set."""
         if self._settings.record:
             self._context.watchers.append(self.look)
             self._thread.start()
 
     def stop(self) -> None:
-        """End, with all that was seen on disk."""
+        """Stop the thread, after everything is written."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def look(self, at: float, readings: Sequence[Reading], seen: Sequence[Seen]) -> None:
-        """What a look told; by the thread that looked, which does not wait here."""
+        """Called by the thread that looked, which does not wait here."""
         self._queue.append(_Glance(at, readings, seen))
 
     def flush(self) -> None:
-        """Write down all that was seen until now."""
         with self._lock:
             if not self._settings.record or (self.failing and time.monotonic() < self._retry_at):
                 self._queue.clear()
@@ -104,7 +101,7 @@ class Recorder:
                 self._fail(error)
 
     def read(self, wanted: Wanted) -> Told | None:
-        """What is known of a span of time; None if nothing was ever recorded, or it cannot be read."""
+        """The recordings of a span of time; None if there are none, or they cannot be read."""
         self.flush()
         if not self.path.exists():
             return None
@@ -149,7 +146,7 @@ class Recorder:
         self._tape.write(max(last, time.time()))
 
     def _fail(self, error: Exception) -> None:
-        """Give up for a while; a file that is damaged is set aside when it is opened again."""
+        """Stop writing for a while; a damaged file is set aside when it is opened again."""
         self._close()
         self._queue.clear()
         damaged = isinstance(error, sqlite3.Error) and is_damaged(error)
@@ -166,7 +163,7 @@ class Recorder:
     # -- what is old ------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> int:
-        """Remove what need not be kept any longer, in bites; returns how many chunks."""
+        """Remove what is too old, in small steps; returns the number of chunks."""
         settings = self._settings
         kept = {SAMPLES: settings.keep_samples, MINUTES: settings.keep_minutes, HOURS: settings.keep_hours}
         removed = 0
@@ -185,7 +182,7 @@ class Recorder:
         return removed + (count or 0)
 
     def _some(self, act: Callable[[RecordingFile], _Found]) -> _Found | None:
-        """Something done to the file, while nobody writes; None if that fails."""
+        """Do something to the file under the lock; None if that fails."""
         with self._lock:
             if self._file is None:
                 return None
@@ -201,7 +198,7 @@ def _forget(level: Level, subject: int, before: float, file: RecordingFile) -> i
 
 
 class _Pace:
-    """Which looks are worth writing down: of each GPU, and of each job on it."""
+    """Which looks are written: of each GPU, and of each job on it."""
 
     def __init__(self, period: float) -> None:
         self._period = period
@@ -211,7 +208,7 @@ class _Pace:
         self._passed_over: dict[int, tuple[float, Reading, Sequence[Seen]]] = {}  # the latest, if it was not written
 
     def due(self, glance: _Glance, devices: Sequence[Device]) -> Iterator[_Row]:
-        """What of a look is to be written, and of the one before if a job came or went since, or work did."""
+        """The rows of a look, and of the one before if a job or its work began or ended since."""
         tenants: dict[int, list[Seen]] = {}
         for one in glance.seen:
             for gpu in one.gpus:
@@ -255,12 +252,11 @@ def _rows(
 
 
 def who_of(device: Device) -> Who:
-    """A GPU, as recordings know it."""
     return Who(device.index, device.uuid, device.name, device.memory, device.simulated)
 
 
 def values_of(reading: Reading, xid: int = 0, throttle: int = 0) -> dict[str, float]:
-    """What a look told of a GPU; NaN where that is not known."""
+    """A reading as a row; NaN where a value is unknown."""
     if reading.lost:
         return dict.fromkeys(KEPT_OF_GPUS, math.nan) | {"xid": float(xid)}
     known: Mapping[str, float | None] = {

@@ -49,19 +49,15 @@ def check_kept(settings: Settings, view: JobView, attempt: int) -> None:
 
 
 class Retention:
-    """Removes what need not be kept any longer."""
-
     def __init__(self, context: Context, settings: Settings) -> None:
         self._context, self._settings = context, settings
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
 
     def start(self) -> None:
-        """Begin; this returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, within the time that a bite takes."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -77,7 +73,7 @@ class Retention:
             self._over.wait(_EVERY)
 
     def sweep(self, now: float) -> tuple[int, int]:
-        """Remove all that is too old by now: how many jobs' files, and how many jobs."""
+        """Remove everything too old: the number of jobs whose files went, and of jobs that went."""
         reader, settings = Reader(self._settings.database), self._settings
         try:
             if reader.any_answered_before(now - KEPT):
@@ -93,7 +89,7 @@ class Retention:
     # -- files ------------------------------------------------------------------------------------
 
     def _remove_files(self, reader: Reader, now: float) -> int:
-        """The output of a job that is not known any more is nobody's, so both settings count."""
+        """Output of jobs that are no longer in the history goes too, so both settings count."""
         kept = min(time for time in (self._settings.keep_logs, self._settings.keep_history) if time)
         directory, before = self._settings.jobs_dir, now - kept
         stored_attempts.finish_removing(directory)
@@ -109,7 +105,7 @@ class Retention:
         return removed
 
     def _too_old(self, reader: Reader, jobs: list[str], before: float) -> Iterator[str]:
-        """Jobs that ended before an instant, and those that the store does not know since it was put back."""
+        """Jobs that ended before an instant, and those unknown to the store since a restore."""
         strangers: list[str] = []
         for begin in range(0, len(jobs), _LOOKED_UP):
             some = jobs[begin : begin + _LOOKED_UP]
@@ -138,7 +134,7 @@ class Retention:
         return removed
 
     def _want_checkpoint(self) -> int:
-        """Only what is older than the checkpoint may go; it is made at the end of the yard's turn."""
+        """Only what is older than the checkpoint may go; the loop makes one at the end of its turn."""
         self._context.checkpoints.wanted = True
         return 0
 
@@ -147,7 +143,6 @@ class Retention:
         return self._context.store.forget_environments([key for key in keys if key not in coming], newest)
 
     def _in_bites(self, bite: Callable[[], int]) -> int:
-        """Bite after bite until there is nothing left to remove."""
         removed = 0
         while count := self._ask(bite):
             removed += count

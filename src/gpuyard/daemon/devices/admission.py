@@ -38,7 +38,7 @@ Kind = tuple[str, str, tuple[str, ...]]
 
 
 class Admission:
-    """What is known of usage. Windows are filled by whoever looks at GPUs; all else is for the yard's own thread."""
+    """What is known of usage. The thread that looks at GPUs fills the windows; all else is for the loop's thread."""
 
     def __init__(self, context: Context, estimates: Estimates, stops: Stops, over_limit: OverLimit) -> None:
         self._context, self._estimates, self._stops, self._over_limit = context, estimates, stops, over_limit
@@ -58,7 +58,7 @@ class Admission:
     # -- by whoever looks ---------------------------------------------------------------------------
 
     def heard(self) -> None:
-        """There was a look at the GPUs: keep what it told, and have the yard look if one of them gets full."""
+        """Called after a look at the GPUs: keep samples, and ask the loop to act if a GPU gets full."""
         at, short = time.monotonic(), set[int]()
         sample = at - self._sampled >= 0.9 * self._period
         for look in self._context.machine.readings():
@@ -77,7 +77,7 @@ class Admission:
     # -- what is known ------------------------------------------------------------------------------
 
     def note(self, event: Event, details: Mapping[str, Any]) -> None:
-        """Something happens: a window tells nothing of those who are placed after it."""
+        """A new job on a GPU starts its window anew."""
         if not self.on:
             return
         if isinstance(event, Placed):
@@ -87,7 +87,7 @@ class Admission:
             self._kinds.pop(event.job, None)
 
     def usage(self, now: float) -> Usage | None:
-        """What is known now; None where nobody asked for admission by usage."""
+        """What is known now; None without admission by usage."""
         if not self.on:
             return None
         if self._known is None or self._known_at != now or self._known_of != self._context.state.version:
@@ -96,17 +96,16 @@ class Admission:
 
     @property
     def stamp(self) -> float:
-        """Another one when there may be something new."""
+        """Changes when there may be something new."""
         return self._sampled if self.on else 0.0
 
     def due(self, now: float) -> float:
-        """When there may be something new to plan by; infinite while nobody waits for that."""
+        """When to plan again by new samples; infinite while no job needs that."""
         if self._more:
             return now
         return self._tried_at + self._period if self.on and self._matters() else math.inf
 
     def is_due(self, now: float) -> bool:
-        """Whether there is something new to plan by."""
         if now < self.due(now):
             return False
         self._tried_at = now
@@ -119,7 +118,7 @@ class Admission:
         return ready and hopeful(self._context.state, known)
 
     def _matters(self) -> bool:
-        """Whether somebody who shares GPUs waits, or is counted with less than it asked for."""
+        """Whether a job that shares GPUs waits, or is charged less than it asked for."""
         state = self._context.state
         if state.charges:
             return True
@@ -127,7 +126,7 @@ class Admission:
         return bool(len(rows)) and bool((state.table.compute[rows] < 100).any())
 
     def charge(self, now: float) -> None:
-        """Count everybody with what they are expected to need, as far as that is known."""
+        """Charge jobs with what they are expected to need."""
         state = self._context.state
         if not self.on and not state.charges:
             return
@@ -159,7 +158,7 @@ class Admission:
         return Usage(dict(self._statistics(running)), peaks)
 
     def _kind_of(self, job: str) -> Kind | None:
-        """What a job has in common with those that tell of it; None if nobody does, or it proved them wrong."""
+        """What similar jobs have in common with this one; None if they do not predict it."""
         work = self._context.work_json(job)
         kind = (
             (work["signature"], work.get("likeness", ""), tuple(work.get("command", ()))) if _is_known(work) else None
@@ -168,7 +167,7 @@ class Admission:
         return kind
 
     def _settled(self, running: list[int]) -> dict[str, tuple[str, Measure]]:
-        """Of each signature, the job that runs, has stopped growing, and uses most."""
+        """Of each signature, the running job that has stopped growing and uses most."""
         found = dict[str, tuple[str, Measure]]()
         for row in running:
             job = self._context.state.ids[row]
@@ -180,7 +179,7 @@ class Admission:
         return found
 
     def _has_settled(self, measure: Measure) -> bool:
-        """Whether an attempt has not grown any more for as long as a window must be."""
+        """Whether an attempt has not grown for as long as a window must be."""
         looks = measure.settled / measure.period if measure.period else 0.0
         long = measure.settled >= USUAL.samples * self._period
         return (measure.peak or 0) > _NOTHING and long and looks >= USUAL.samples
@@ -191,7 +190,7 @@ class Admission:
         return found if running and found is not None and found.attempt == state.attempt[row] else None
 
     def _expected(self, kind: Kind, settled: Mapping[str, tuple[str, Measure]]) -> Peak | None:
-        """What jobs of a kind will come to; None where nothing tells."""
+        """The expected peak of a kind of jobs; None if unknown."""
         told = self._estimates.expected(*kind)
         now = self._by_running(*settled[kind[0]]) if kind[0] in settled else None
         past = Peak(told.memory, told.peak or told.memory, told.evidence) if told.memory > 0 else None
@@ -200,14 +199,14 @@ class Admission:
         return max(now, past, key=lambda peak: peak.memory)
 
     def _by_running(self, job: str, measure: Measure) -> Peak:
-        """What one that runs tells: as much as it uses, and the margin."""
+        """The prediction by a running job: its use and a margin."""
         margin, peak = self._context.settings.memory_margin, float(measure.peak or 0)
         memory = math.ceil(peak * (1 + margin) / _MIB) * float(_MIB)
         steady = f"{measure.settled:.0f} s" if measure.settled >= 1 else f"{measure.settled:.1g} s"
         return Peak(memory, peak, f"job {job} has used {format_size(peak)} for {steady} + {100 * margin:.0f} %")
 
     def _own(self, job: str, row: int, expected: Peak | None) -> Peak | None:
-        """What a job that is on GPUs will come to: what was expected, unless it has proved that wrong."""
+        """The expected peak of a placed job; its own measurements win where they exceed the prediction."""
         measure = self._measure(job, row)
         if measure is None or not measure.peak:
             return expected
@@ -216,7 +215,6 @@ class Admission:
         return self._by_running(job, measure) if self._has_settled(measure) else None
 
     def _statistics(self, running: list[int]) -> Iterator[tuple[int, Statistics]]:
-        """What the windows of GPUs say that somebody shares."""
         state, machine = self._context.state, self._context.machine
         for gpu in sorted({gpu for row in running for gpu in state.spot[row].tolist()}):
             used = np.array(tuple(self._windows[gpu]))  # another thread may add to it
@@ -226,7 +224,7 @@ class Admission:
     # -- where it went wrong ------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Where a GPU gets full, stop whoever was last given what others asked for, before somebody else dies of it."""
+        """Where a GPU gets full, stop the job that was admitted last, before another one runs out of memory."""
         for gpu in sorted(self._short):
             self._relieve(gpu)
         self._short = set()
@@ -250,6 +248,6 @@ class Admission:
 
 
 def _is_known(work: Mapping[str, Any]) -> bool:
-    """Whether a job is one of those of which others tell: it has a signature, and never proved them wrong."""
+    """Whether similar jobs predict this one: it has a signature, and never proved them wrong."""
     never_wrong = not (work.get("ooms") or work.get("crowded"))
     return bool(work.get("signature")) and never_wrong and not work.get("profiles") and work.get("kind", "job") == "job"

@@ -24,7 +24,7 @@ _LEAST = 3, 5  # the compute capability that MPS needs
 
 
 def mps_refusal(work: Work, request: Request, devices: Sequence[Device]) -> str | None:
-    """Why a job cannot be a client, as what follows `it`; None if it can."""
+    """Why a job cannot be a client of MPS, as what follows `it`; None if it can."""
     if request.gpus != 1:
         return (
             f"asks for MPS on {request.gpus} GPUs, and a client of MPS has one; "
@@ -50,7 +50,7 @@ _BYTE = 1e-3
 
 
 def fitted_share(context: Context, request: Request) -> Request:
-    """A request as it is packed: with GPUs for itself, if none has room for it beside what is taken."""
+    """A request with whole GPUs, if no GPU has room for its share beside what is taken."""
     if request.whole or _has_room(request, _room(context)):
         return request
     return replace(request, compute=100.0) if _has_room(request, _sizes(context.state)) else request
@@ -68,7 +68,7 @@ def permanent_refusal(context: Context, planner: OrderedPlanner, request: Reques
 
 
 def refit_shares(context: Context, now: float) -> None:
-    """Give waiting shares GPUs for themselves, where more is taken of all GPUs now than lets them fit."""
+    """Give waiting shares whole GPUs, where too little is left of all GPUs for them."""
     state, table, room = context.state, context.state.table, _room(context)
     for row in _tight_shares(table, room):
         if state.phase[row] not in (Phase.QUEUED, Phase.HELD):
@@ -81,7 +81,7 @@ def refit_shares(context: Context, now: float) -> None:
 
 
 def _tight_shares(table: Table, room: Floats) -> list[int]:
-    """Shares that may not fit any more; those of certain GPUs are looked at more closely."""
+    """Shares that may not fit any more; those with a scope are checked more closely."""
     n, most = table.size, np.sort(room)[::-1]
     memory, wanted = table.memory[:n], np.clip(table.gpus[:n], 1, len(most))
     few = memory > most[wanted - 1]  # of as many GPUs as it wants, the fullest has less
@@ -91,7 +91,7 @@ def _tight_shares(table: Table, room: Floats) -> list[int]:
 
 
 def _room(context: Context) -> Floats:
-    """What shares may have of each GPU. Who uses one that is withdrawn for that does not count: they may leave."""
+    """Bytes that shares may have of each GPU. Foreign use of a withdrawn GPU does not count: it may end."""
     state = context.state
     room = _sizes(state) - context.machine.buffer
     for gpu, taken in enumerate(state.taken):
@@ -106,6 +106,5 @@ def _sizes(state: State) -> Floats:
 
 
 def _has_room(request: Request, room: Floats) -> bool:
-    """Whether enough of the GPUs that will do have so much room."""
     allowed = room[[gpu for gpu in request.scope if gpu < len(room)]] if request.scope else room
     return int((allowed >= request.memory - _BYTE).sum()) >= request.gpus

@@ -33,7 +33,7 @@ _LASTS = 5.0  # seconds for which it counts when it is used no more
 
 
 class ForeignUse(NamedTuple):
-    """What others use of a GPU, in bytes."""
+    """Bytes of a GPU in use by foreign processes."""
 
     known: float
     """By processes that are seen, or by our jobs beyond what they were promised."""
@@ -42,7 +42,6 @@ class ForeignUse(NamedTuple):
 
     @property
     def all(self) -> float:
-        """Both."""
         return self.known + self.unknown
 
 
@@ -71,7 +70,7 @@ def used_by_others(
 
 
 class ForeignTally:
-    """What counts as used by others on one GPU."""
+    """The foreign use of one GPU that counts."""
 
     def __init__(self) -> None:
         self.counted = 0
@@ -79,7 +78,7 @@ class ForeignTally:
         self._seen: list[tuple[float, ForeignUse]] = []
 
     def add(self, at: float, use: ForeignUse) -> int:
-        """Take notice of a look, at a time that only goes forward; returns what counts now."""
+        """Add a look, at a time that only goes forward; returns the bytes that count now."""
         self._seen = [(when, one) for when, one in self._seen if when > at - _LASTS] + [(at, use)]
         lasting = min(one.unknown for when, one in self._seen if when > at - _SETTLES)
         now = _steps(use.known + lasting)
@@ -104,13 +103,13 @@ OFTEN = 0.25
 
 
 class OwnerOn(Protocol):
-    """Knows which job a process belongs to, as far as a GPU is concerned; None: nobody's of ours."""
+    """Maps a process on a GPU to the job that it belongs to; None: a foreign process."""
 
     def __call__(self, pid: int, gpu: int) -> tuple[str, int] | None: ...
 
 
 class Occupant(NamedTuple):
-    """A process on a GPU, and whose it was at the time of the look."""
+    """A process on a GPU, and its job at the time of the look."""
 
     pid: int
     memory: int
@@ -126,8 +125,6 @@ class Occupant(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What was seen of a GPU."""
-
     device: Device
     reading: Reading
     verdict: Verdict
@@ -135,7 +132,7 @@ class Look(NamedTuple):
 
 
 class Machine:
-    """GPUs, and who uses them."""
+    """The GPUs, and the processes on them."""
 
     def __init__(
         self,
@@ -175,22 +172,19 @@ class Machine:
 
     @property
     def cluster(self) -> Cluster:
-        """What there is to plan with."""
         sizes = tuple(float(device.memory) or 1.0 for device in self.gpus.devices)
         alike = len(set(sizes)) == 1
         return Cluster((len(sizes),), max(sizes), gpu_memory=() if alike else sizes)
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """What identifies each GPU."""
         return tuple(device.uuid for device in self.gpus.devices)
 
     def least_memory(self, gpus: Iterable[int]) -> float:
-        """Bytes of the smallest of some GPUs."""
         return float(min((self.gpus.devices[gpu].memory for gpu in gpus), default=0))
 
     def due(self) -> float:
-        """When the next look is due, on the monotonic clock. Simulated GPUs change by nobody's hand."""
+        """When the next look is due, on the monotonic clock. Simulated GPUs need none."""
         if self.gpus.simulated and self._seen > 0:
             return math.inf
         period = self.often if self._shared else self.samples.period
@@ -199,19 +193,18 @@ class Machine:
         return self._seen + max(period, min(SELDOM, _REST * self._cost))
 
     def is_stale(self) -> bool:
-        """Whether a job should not be started by what was seen last."""
+        """Whether the last look is too old to start a job by it."""
         return not self.gpus.simulated and time.monotonic() - self._seen > _FRESH
 
     def began(self) -> None:
-        """A job of ours has just begun: it is looked at soon, so that also a short one is seen."""
+        """A job has just begun: look soon, so that a short one is seen too."""
         self._news = True
 
     def left(self, gpus: Iterable[int]) -> None:
-        """A job of ours has just left these GPUs."""
         self._left |= dict.fromkeys(gpus, time.monotonic())
 
     def readings(self) -> Iterator[Look]:
-        """What was seen last. For any thread: what is replaced is replaced as a whole."""
+        """The last look. For any thread: values are replaced as a whole."""
         seen = (
             self._pretended
             or self._sampler.readings
@@ -220,23 +213,23 @@ class Machine:
         return map(Look, self.gpus.devices, seen, self.verdicts, self._occupants)
 
     def pretend(self, at: float, readings: Sequence[Reading], uses: Mapping[str, Mapping[int, int]]) -> None:
-        """What simulated GPUs are said to do, and what jobs use of them; it decides nothing."""
+        """Set the load of simulated GPUs, and what jobs use of them; it decides nothing."""
         self._pretended, self.uses = readings, uses
         self.samples.add(at, readings)
 
     def age(self) -> float:
-        """Seconds since that was; what is simulated is always as of now."""
+        """Seconds since the last look; 0 for simulated GPUs."""
         return 0.0 if self.gpus.simulated else time.monotonic() - self._seen
 
     def in_use(self, gpu: int, seconds: float) -> bool | None:
-        """Whether anybody is on a GPU that was given away so many seconds ago; None if that cannot be told."""
+        """Whether any process is on a GPU that was given away some seconds ago; None if unknown."""
         if self.gpus.simulated or math.isinf(self._seen):
             return None
         state = self._sampler.verdict(gpu, lambda pid: None, placed=False, since_left=seconds).state
         return None if state == "unknown" else state != "free"
 
     def changes(self, state: State, now: float) -> Iterator[tuple[GpusWithdrawn | GpusRestored | MemoryTaken, str]]:
-        """Look, if it is time to, and tell which GPUs can be used no longer, or again, or how much of them, and why."""
+        """Look, if it is time to; events of GPUs that became unusable, usable, or fuller, with the reason."""
         ticks = time.monotonic()
         rows = state.running.array
         self._shared = bool(rows.size) and bool((state.table.compute[rows] < 100.0).any())
@@ -267,7 +260,7 @@ class Machine:
             self.samples.add(now, self._sampler.readings)  # last: who is told looks at all of it
 
     def _use(self, gpu: int, state: State, ticks: float) -> ForeignUse | None:
-        """What others than our jobs use of a GPU by the latest look; None where that cannot be told."""
+        """Foreign use of a GPU by the latest look; None if unknown."""
         table, promised = state.table, dict[str, float]()
         for row in state.running.array.tolist():
             if gpu in state.spot[row] or state.lent.get(gpu) == state.ids[row]:
@@ -279,7 +272,7 @@ class Machine:
         return use
 
     def _taken(self, state: State, now: float) -> Iterator[tuple[MemoryTaken, str]]:
-        """Tell how much of each GPU no share may use, if that has changed."""
+        """Events of GPUs of which another part is unusable for shares now."""
         others = [tally.counted for tally in self._others]
         taken = tuple(self.buffer + other for other in others)
         if taken == state.taken or (not any(taken) and not state.taken):
@@ -289,7 +282,6 @@ class Machine:
         yield MemoryTaken(now, taken, self.buffer), f"{format_size(self.buffer)} of each are kept free; {why}"
 
     def _judged(self, occupants: list[tuple[Occupant, ...]], placed: set[int], ticks: float) -> Iterator[Verdict]:
-        """Whose each GPU is."""
         for gpu, there in enumerate(occupants):
             left = self._left.get(gpu)
             owners = {occupant.pid: occupant.job for occupant in there}
@@ -297,7 +289,7 @@ class Machine:
             yield self._sampler.verdict(gpu, owners.get, placed=gpu in placed, since_left=since)
 
     def _attributed(self) -> list[tuple[Occupant, ...]]:
-        """Who is on each GPU, by the latest look. Who a process is does not change while it is there."""
+        """The processes on each GPU by the latest look. The job of a process does not change."""
         known, self._known = self._known, {}
         found = []
         for reading in self._sampler.readings:

@@ -26,7 +26,7 @@ _LATELY = 3.0  # seconds for which a GPU that was full is taken to have been so 
 
 
 class Excess(NamedTuple):
-    """More than a share of a GPU."""
+    """Use beyond a share of a GPU."""
 
     job: str
     attempt: int
@@ -36,7 +36,7 @@ class Excess(NamedTuple):
 
 
 class OverLimit:
-    """Who exceeds its share."""
+    """Finds jobs that exceed their share."""
 
     def __init__(self, context: Context, stops: Stops) -> None:
         self._context, self._stops = context, stops
@@ -48,7 +48,7 @@ class OverLimit:
     # -- from any thread ------------------------------------------------------------------------------
 
     def heard(self) -> None:
-        """There was a look at what jobs use: remember full GPUs, and have the yard look if somebody takes too much."""
+        """Called after a look at jobs: remember full GPUs, and ask the loop to act if a job takes too much."""
         if not self._context.machine.gpus.simulated:  # these say themselves who does not get what it wants
             self._note_full()
         if (self._asked is None or self._asked.done()) and self._is_anybody_over():
@@ -86,12 +86,12 @@ class OverLimit:
         return found
 
     def stops(self, gpu: int) -> bool:
-        """Whether somebody on a GPU exceeds its share, and is stopped for that if the GPU gets full."""
+        """Whether a job on a GPU exceeds its share, and is stopped if the GPU gets full."""
         over = [one for one in self._excesses() if one.gpu == gpu]
         return self._context.settings.over_memory != "warn" and bool(over)
 
     def look(self) -> None:
-        """Tell of those who use more than their share, and stop whom the setting says."""
+        """Warn of jobs that use more than their share, and stop those that the setting says."""
         now, over = self._context.clock.now(), list(self._excesses())
         for excess in over:
             if (excess.job, excess.attempt) not in self._warned:
@@ -104,7 +104,7 @@ class OverLimit:
             self._stops.recall(excess.job, OOM, now, OOM_GRACE, message=why, used=excess.used, gpu=excess.gpu)
 
     def _excesses(self) -> Iterator[Excess]:
-        """Of everybody who uses too much on which GPU; of each job first where it is most."""
+        """Every excess on every GPU; of each job the largest first."""
         state = self._context.state
         for row in self._staying():
             job, attempt, promised = state.ids[row], state.attempt[row], float(state.table.memory[row])
@@ -116,7 +116,7 @@ class OverLimit:
                     yield Excess(job, attempt, gpu, float(used), promised)
 
     def _staying(self) -> list[int]:
-        """Who is on GPUs and was not told to end."""
+        """Rows on GPUs that were not told to end."""
         state = self._context.state
         return [row for row in state.running.array.tolist() if row not in state.recalled]
 
@@ -129,7 +129,7 @@ class OverLimit:
         self._context.record(Edited(now, excess.job, request), work=work.to_json(), message=message)
 
     def _to_stop(self, over: list[Excess]) -> Iterator[Excess]:
-        """Those of the offenders who are to end: never leases, whose processes are not ours, nor who is alone."""
+        """The jobs to stop: never leases, whose processes are not ours, nor a job alone on its GPUs."""
         how = self._context.settings.over_memory
         if how == "warn" or not over:
             return
@@ -148,7 +148,7 @@ class OverLimit:
                 yield largest
 
     def _is_short(self, gpu: int, over: list[Excess]) -> bool:
-        """Whether a GPU has not as much as those on it were promised, beside what is taken beyond that."""
+        """Whether the excess leaves too little of a GPU for what the jobs on it were promised."""
         state, machine = self._context.state, self._context.machine
         excess = sum(one.used - one.promised for one in over if one.gpu == gpu)
         there = [row for row in self._staying() if gpu in state.spot[row].tolist()]

@@ -31,8 +31,6 @@ _MOST = 100_000  # samples times GPUs in one part
 
 
 class Part(NamedTuple):
-    """Some samples, the oldest first."""
-
     period: float
     at: NDArray[np.float64]
     """Seconds since the epoch."""
@@ -42,8 +40,6 @@ class Part(NamedTuple):
 
 
 class Samples:
-    """The samples of some GPUs."""
-
     def __init__(self, gpus: int) -> None:
         self.gpus = gpus
         self.newest = 0.0
@@ -58,16 +54,15 @@ class Samples:
         self._asked = -_WATCHED
 
     def watched(self) -> None:
-        """Somebody looks at the samples now, so that they are taken more often for a while."""
+        """Somebody looks at the samples: take them more often for a while."""
         self._asked = time.monotonic()
 
     @property
     def period(self) -> float:
-        """Seconds from one look to the next."""
         return OFTEN if time.monotonic() - self._asked < _WATCHED else SELDOM
 
     def add(self, at: float, readings: Iterable[Reading]) -> None:
-        """Keep what a look told, unless the last one has only just been."""
+        """Keep a look, unless the last one has only just been."""
         at = round(at, 3)
         if at < self.newest + _APART:
             return
@@ -81,7 +76,7 @@ class Samples:
             listener()
 
     def part(self, after: float, span: Span = "fine", gpus: Sequence[int] | None = None) -> Part:
-        """The samples that are newer than an instant; of many GPUs only the latest of them."""
+        """The samples newer than an instant; of many GPUs only the latest."""
         chosen = tuple(range(self.gpus)) if gpus is None else tuple(gpus)
         ring, period = (self._fine, self.period) if span == "fine" else (self._coarse, MINUTE)
         with self._lock:
@@ -89,7 +84,7 @@ class Samples:
         return Part(period, at, chosen, np.moveaxis(values, 0, -1))
 
     def _close_minute(self, at: float) -> None:
-        """Once a minute is over, keep the means of it."""
+        """Keep the means of a minute that is over."""
         began = self.newest // MINUTE * MINUTE
         if not self._minute or at < began + MINUTE:
             return
@@ -101,8 +96,6 @@ class Samples:
 
 
 class _Ring:
-    """The last so many samples."""
-
     def __init__(self, size: int, gpus: int) -> None:
         self._at = np.zeros(size)
         self._values = np.zeros((size, len(COLUMNS), gpus), dtype=np.float32)
@@ -121,7 +114,7 @@ class _Ring:
 
 
 def _values(reading: Reading) -> tuple[float | None, ...]:
-    """What goes into the columns; of None numpy makes NaN."""
+    """The columns of a sample; numpy makes NaN of None."""
     if reading.lost:
         return (None,) * len(COLUMNS)
     return reading.utilization, reading.memory_used, reading.temperature, reading.power

@@ -29,7 +29,7 @@ _YOUNG = 5.0  # seconds after its beginning, or ours, in which a job's processes
 
 
 class Declared:
-    """What is said. One thread looks, others may ask."""
+    """What jobs declare to use. One thread looks, others may ask."""
 
     def __init__(self, jobs: Path) -> None:
         self._jobs = jobs
@@ -37,7 +37,7 @@ class Declared:
         self._found: dict[tuple[str, int], Use | None] = {}
 
     def of(self, view: JobView, attempt: int) -> Use | None:
-        """What an attempt of a job uses as time goes by; None if nobody said so."""
+        """What an attempt uses over time; None if it declares nothing."""
         text = view.work.get("simulate_use")
         if not text:
             return self._found.get((view.id, attempt))
@@ -47,7 +47,7 @@ class Declared:
             return None
 
     def look(self, running: Iterable[JobView], now: float) -> bool:
-        """Look at the processes of jobs of which nobody said anything; whether to look again soon."""
+        """Read what processes of young jobs declare; returns whether to look again soon."""
         known, self._found = self._found, {}
         young = False
         for view in running:
@@ -63,7 +63,7 @@ class Declared:
         return young
 
     def _said_by(self, job: str, attempt: int) -> str | None:
-        """What the variable says of the latest process of an attempt that has it, and is meant."""
+        """The variable of the attempt's latest process that has it for itself."""
         for pid in reversed(processes_below(self._jobs, job, attempt)):
             if text := variable_of(pid, VARIABLE):
                 words = (read_proc(pid, "cmdline") or b"").rstrip(b"\0").split(b"\0")
@@ -101,7 +101,7 @@ class SimulatedJob(NamedTuple):
     """GPUs that it has on loan."""
 
     def taken(self, device: Device) -> int:
-        """Bytes that it takes of a GPU. Those of a dead job are free at once: it is not to harm others any more."""
+        """Bytes that it takes of a GPU. A dead job frees them at once, so that it harms no other."""
         if self.use is None:
             return promised(self.view, device)
         return 0 if self.dead else self.wanted
@@ -138,20 +138,19 @@ class SimulatedLoad:
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
     def start(self) -> None:
-        """Begin, if there is anything to simulate; this returns at once."""
+        """Start the thread, if GPUs are simulated."""
         if self._machine.gpus.simulated:
             self._context.listeners.append(self._heard)
             self._thread.start()
 
     def stop(self) -> None:
-        """End."""
         self._over.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def beat(self) -> None:
-        """One sample of all GPUs; if somebody came or went, also one of just before."""
+        """Take one sample of all GPUs; if jobs came or went, also one of just before."""
         former = self._views
         if self._store.last != self._last:  # only then can anybody be elsewhere than before
             self._last = self._store.last
@@ -179,7 +178,7 @@ class SimulatedLoad:
         self._at, self._residents = at, after
 
     def _look_back(self, at: float) -> None:
-        """Let it be known what was up to an instant: so much is certain of GPUs that are simulated."""
+        """Report the load up to an instant: of simulated GPUs it is certain."""
         if at <= self._at or not self._at:
             return
         tenants, memory = taken_of(self._devices, self._residents)
@@ -199,7 +198,7 @@ class SimulatedLoad:
                 self._wake.wait(period - rest)
 
     def _heard(self, records: list[Record]) -> None:
-        """Look at once at jobs that begin, so that short ones are seen, too, and at GPUs that jobs have left."""
+        """Look at once at jobs that begin, so that short ones are seen too, and at GPUs that jobs left."""
         times = [one.event.at for one in records if isinstance(one.event, _MOVES)]
         if times:
             known = self._changed_at  # which the other thread may forget at any time
@@ -217,7 +216,6 @@ class SimulatedLoad:
         return SimulatedJob(view, use, *self._wants[key], key in self._dead or view.recalled == "oom", lent)
 
     def _uses(self, residents: Iterable[SimulatedJob]) -> dict[str, dict[int, int]]:
-        """What those take of each GPU who say what they use."""
         return {
             one.view.id: {gpu: one.taken(self._devices[gpu]) for gpu in (*one.view.gpus, *one.lent)}
             for one in residents
@@ -237,24 +235,23 @@ class SimulatedLoad:
 
 
 def _who(views: Iterable[JobView]) -> set[tuple[str, int, tuple[int, ...]]]:
-    """Which attempts are on which GPUs."""
     return {(view.id, view.attempt, tuple(view.gpus)) for view in views}
 
 
 def promised(view: JobView, device: Device) -> int:
-    """Bytes of a GPU that a job may use: what it was placed by, or all of it."""
+    """Bytes of a GPU that a job may use: its share, or all of it."""
     return device.memory if view.work.get("alone") else int(view.work.get("gpu_memory") or device.memory)
 
 
 def memory_of(view: JobView, device: Device, uses: Mapping[str, Mapping[int, int]]) -> int:
-    """Bytes that a job takes of a simulated GPU: what it is said to use, else what it asked for."""
+    """Bytes of a simulated GPU that a job takes: what it declares, else what it asked for."""
     if view.id in uses:
         return uses[view.id].get(device.index, 0)
     return 0 if view.work.get("simulate_use") else promised(view, device)
 
 
 def who_dies(devices: Sequence[Device], residents: Sequence[SimulatedJob]) -> list[Death]:
-    """Who does not get what it wants: of those who say what they use, since the others take what they asked for."""
+    """Jobs that do not get what they declare; the others take what they asked for."""
     found: dict[str, Death] = {}
     for device in devices:
         there = [one for one in residents if device.index in one.view.gpus and one.view.id not in found]
@@ -270,7 +267,7 @@ def who_dies(devices: Sequence[Device], residents: Sequence[SimulatedJob]) -> li
 
 
 def taken_of(devices: Sequence[Device], residents: Iterable[SimulatedJob]) -> tuple[list[list[Tenant]], list[int]]:
-    """Who keeps each GPU busy, and how many bytes of it are taken."""
+    """The tenants of each GPU, and its bytes in use."""
     tenants: list[list[Tenant]] = [[] for _ in devices]
     memory = [0] * len(devices)
     for one in residents:
@@ -283,7 +280,6 @@ def taken_of(devices: Sequence[Device], residents: Iterable[SimulatedJob]) -> tu
 
 
 def readings_of(memory: Sequence[int], load: Load) -> list[Reading]:
-    """What the model says of each GPU, as a driver would."""
     return [
         Reading(
             index, memory_used=size, utilization=int(busy), temperature=int(degrees), power=float(watts),
@@ -301,7 +297,7 @@ def seen_of(
     at: float,
     power: Sequence[float | None] = (),
 ) -> Iterator[Seen]:
-    """What is measured: bytes and utilization of those who say what they use, and of all whether they are alone."""
+    """The measurements: bytes and utilization of jobs that declare them; of all, whether they are alone."""
     busy: dict[int, dict[str, float | None]] = {
         gpu: {tenant.job: share_of(tenant.job, at, some) for tenant in some} for gpu, some in enumerate(tenants)
     }

@@ -31,7 +31,7 @@ Key = tuple[str, str]
 
 
 class Estimates:
-    """What is expected of jobs. All of it runs in the yard's own thread."""
+    """What is expected of jobs. All of it runs in the loop's thread."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -48,7 +48,7 @@ class Estimates:
         self.forget()
 
     def forget(self) -> None:
-        """Go by what is on disk alone."""
+        """Start again from what is on disk."""
         self._runs, self._told, self._waiting, self._profiling, self._untold = {}, {}, {}, {}, {}
         for view in self._context.store.open.values():
             self._enlist(view.id, view.work)
@@ -58,16 +58,15 @@ class Estimates:
 
     @property
     def part(self) -> float:
-        """Bytes of a GPU that somebody gets at least of whom only a short trial tells."""
+        """Bytes of a GPU that a job gets at least if only a short trial is known."""
         cluster = self._context.state.cluster
         return min(cluster.gpu_memory, default=cluster.memory) / _PARTS
 
     def of(self, work: Work) -> Prediction:
-        """What is expected of a job."""
         return self._expected(work.signature, work.likeness, epochs_in(work.command))
 
     def expected(self, signature: str, likeness: str, command: Sequence[str]) -> Prediction:
-        """What is expected of jobs that have this signature, and run this command."""
+        """What is expected of jobs with this signature and command."""
         return self._expected(signature, likeness, epochs_in(command))
 
     def _expected(self, signature: str, likeness: str = "", epochs: float = 0.0) -> Prediction:
@@ -79,7 +78,7 @@ class Estimates:
         return self._told[key]
 
     def fitted(self, work: Work, request: Request) -> tuple[Work, Request]:
-        """A job as what is expected of it says: its share of a GPU, if that is to be found out, and its run time."""
+        """A job with the expected run time, and with the expected share of a GPU if its memory is `auto`."""
         if not work.signature or work.profiles:
             return work, request
         found = self.of(work)
@@ -93,7 +92,7 @@ class Estimates:
         return replace(work, predicted=predicted), request
 
     def refusal(self, work: Work) -> str | None:
-        """Why a job whose memory is to be found out can never run here; None if it may."""
+        """Why a job with `auto` memory can never run here; None if it can."""
         if not (work.auto_memory and work.signature):
             return None
         found, most = self.of(work), self._context.state.cluster.most_memory
@@ -102,7 +101,7 @@ class Estimates:
         return f"needs more than a GPU has, which is {format_size(most)} ({found.evidence}); {_forget(work)}"
 
     def warning(self, work: Work, request: Request) -> str:
-        """What to tell of a share that somebody asked for, if its like used more; empty if all is well."""
+        """A warning if similar jobs used more than a job asks for; empty if not."""
         if not work.signature or work.auto_memory or request.whole or not request.memory:
             return ""
         if work.profile:  # there is nothing that a trial could tell
@@ -115,11 +114,11 @@ class Estimates:
         return f"{few}: {found.evidence}; --gpu-memory auto asks for that"
 
     def is_known(self, signature: str) -> bool:
-        """Whether runs of this very signature tell how much memory it needs."""
+        """Whether runs of this signature tell how much memory it needs."""
         return self._expected(signature).memory > 0
 
     def profiler(self, signature: str) -> str | None:
-        """The job that tries a signature out and is not over."""
+        """The open trial job of a signature."""
         job = self._profiling.get(signature)
         row = self._context.state.row_of.get(job or "")
         return job if row is not None and not self._context.state.phase[row].over else None
@@ -133,14 +132,14 @@ class Estimates:
         return self._runs[kind, key]
 
     def drop(self, signature: str) -> int:
-        """Forget the runs of a signature; returns how many there were."""
+        """Forget the runs of a signature; returns their number."""
         self._runs, self._told = {}, {}
         return self._context.store.forget_runs(signature)
 
     # -- learning ---------------------------------------------------------------------------------
 
     def note(self, event: Event, details: Mapping[str, Any]) -> None:
-        """Something is about to happen: see who waits, and what runs took."""
+        """Called just before an event happens: learn what runs took, and who waits."""
         if isinstance(event, Submitted | Edited):
             self._enlist(event.job, details.get("work", {}))
         elif isinstance(event, Exited | Preempted | Requeued):
@@ -183,11 +182,11 @@ class Estimates:
 
     @property
     def has_more_to_tell(self) -> bool:
-        """Whether there are jobs that are told in the next turn."""
+        """Whether jobs are left for the next turn."""
         return bool(self._untold)
 
     def tell(self, now: float) -> None:
-        """Let those who wait ask for what is known of their like by now; some of them, where there are many."""
+        """Let waiting jobs ask for what is known by now; a part of them per turn, where there are many."""
         if self._fresh:
             fresh, self._fresh = self._fresh, {}
             self._untold |= {job: None for key in fresh for job in self._still_waiting(key) if not self._stands(job)}
@@ -209,7 +208,7 @@ class Estimates:
         return row is not None and state.phase[row] in (Phase.QUEUED, Phase.HELD)
 
     def _stands(self, job: str) -> bool:
-        """Whether a waiting job asks for what it should, as far as that is seen at once."""
+        """Whether a waiting job asks for what it should, by a quick check."""
         view, state = self._context.store.open.get(job), self._context.state
         if view is None or not view.work.get("auto_memory") or view.work.get("ooms"):
             return False
@@ -237,7 +236,7 @@ class Estimates:
             )
 
     def _hopeless(self, work: Work) -> str | None:
-        """Why a job can never run here: its like ran out of memory where there is most, and it would not do better."""
+        """Why a job can never run here: similar jobs ran out of memory on the largest GPU."""
         if not self._is_hopeless(work.signature) or self.of(work).memory > 0:
             return None
         most = format_size(self._context.state.cluster.most_memory)
@@ -249,24 +248,23 @@ class Estimates:
 
 
 def _forget(work: Work) -> str:
-    """The way out for who changed what a signature does not see: the environment, or a file that the script reads."""
+    """For a change that a signature does not cover: the environment, or a file that the script reads."""
     return f"if that is so no longer, gpuyard estimates forget {work.signature}"
 
 
 def _differs(before: Request, after: Request) -> bool:
-    """Whether a job should ask for something else now."""
     if before.whole != after.whole:
         return True
     return not _is_near(before.memory, after.memory)
 
 
 def _is_near(before: float, after: float) -> bool:
-    """Whether a share may stay as it is, if it would have another size by what is known now."""
+    """Whether a share may stay, though another size is known now."""
     return _SHRINKS * before <= after <= before
 
 
 def run_of(row: tuple[Any, ...]) -> Run:
-    """A row of the table `runs`, as `runs.TOLD` has it."""
+    """A row of the table `runs` with the columns `RUN_EVIDENCE`."""
     at, seconds, outcome, peak, command, predicted_peak, predicted_seconds, settled = row
     epochs, trial = _run_of_row(command)
     return Run(
@@ -276,14 +274,12 @@ def run_of(row: tuple[Any, ...]) -> Run:
 
 @lru_cache(maxsize=50_000)
 def _run_of_row(command: str) -> tuple[float, bool]:
-    """How many epochs a command asks for, and whether it only tries another out."""
+    """The epochs that a command asks for, and whether it is a trial."""
     words = json.loads(command)
     return epochs_in(words), is_trial(words)
 
 
 class KnownSignature(NamedTuple):
-    """What is known of a signature."""
-
     signature: str
     command: str
     name: str
@@ -298,7 +294,7 @@ class KnownSignature(NamedTuple):
 
 
 def all_known(reader: Reader, user: str, limit: int, few: float, part: float) -> Iterator[KnownSignature]:
-    """What is known, the latest first."""
+    """The known signatures, the latest first."""
     for signature, whose, name, command, count, last in reader.signatures(user, limit):
         runs = [run_of(row) for row in reversed(reader.runs("signature", signature, LATEST))]
         expected = predict(runs, [], 0.0, few, part)
@@ -312,7 +308,7 @@ def all_known(reader: Reader, user: str, limit: int, few: float, part: float) ->
 def expected_of(
     reader: Reader, signature: str, likeness: str, epochs: float, few: float, part: float
 ) -> tuple[Prediction, list[dict[str, Any]]]:
-    """What is expected of a job, and the runs that tell."""
+    """What is expected of a job, and the runs that say so."""
     runs, alike = (reader.runs(kind, key, LATEST) for kind, key in (("signature", signature), ("likeness", likeness)))
     known, similar = ([run_of(row) for row in reversed(rows)] for rows in (runs, alike))
     found = predict(known, similar, epochs, few, part)
@@ -321,7 +317,7 @@ def expected_of(
 
 
 def title(command: Sequence[str]) -> str:
-    """A command as it is known."""
+    """A command as listings show it."""
     return " ".join(shown(unwrapped(command)))
 
 

@@ -22,13 +22,13 @@ from gpuyard.spec.work import Work
 
 
 class Dependencies:
-    """Looks jobs up: in the state, among what is recorded but not yet written, and on disk."""
+    """Looks jobs up: in the state, among unwritten records, and on disk."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def follow(self, text: str, user: str, name: str, batch: Sequence[Sequence[str]] = ()) -> tuple[str, ...]:
-        """What `Request.after` is to hold. `@2` is the third job of a batch."""
+        """The value of `Request.after`. `@2` is the third job of a batch."""
         found: list[str] = []
         for how, who in parse_dependency(text):
             if how == "singleton":
@@ -45,7 +45,6 @@ class Dependencies:
         return tuple(dict.fromkeys(found))
 
     def _who(self, who: str, user: str, batch: Sequence[Sequence[str]]) -> list[tuple[str, Phase]]:
-        """The jobs that are meant, and where each stands."""
         if who.startswith("@") and who[1:].isdecimal() and len(who) < 12 and int(who[1:]) < len(batch):
             return [(job, Phase.QUEUED) for job in batch[int(who[1:])]]
         found = self._with_id(who) or self._of_array(who) or self._named(who, user)
@@ -76,7 +75,7 @@ class Dependencies:
         return written + [(job, phase) for job, phase in fresh if job in state.row_of]
 
     def _named(self, name: str, user: str) -> list[tuple[str, Phase]]:
-        """The newest job of a name that is open, or else over; if it is a task, all of its array."""
+        """The newest open job of a name, else the newest; if it is a task, all of its array."""
         fresh = [job for job, called, of in self._unwritten() if (called, of) == (name, user)]
         if fresh:
             newest = fresh[-1]
@@ -93,7 +92,7 @@ class Dependencies:
         return [(job, self._phase(job, "queued")) for job in (*written, *fresh)]
 
     def _unwritten(self) -> Iterator[tuple[str, str, str]]:
-        """Id, name and user of jobs that were submitted in this very turn."""
+        """Id, name and user of jobs submitted in this turn."""
         for record in self._context.unwritten:
             if isinstance(record.event, Submitted):
                 yield record.event.job, record.details.get("work", {}).get("name", ""), record.event.request.user
@@ -154,7 +153,7 @@ class NewJobs(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The id of the job or of its array."""
+        """The id of the job, or of its array."""
         id, request, _ = self.jobs[0]
         return request.array or id
 
@@ -169,7 +168,6 @@ class IntakeResult(NamedTuple):
 
 
 def as_batch(entries: Sequence[NewJobs], how: BatchOptions, refused: Sequence[tuple[int, str]]) -> list[NewJobs]:
-    """The same jobs as a batch."""
     if not entries or entries[0].jobs[0][2].row is None:
         return list(entries)
     common: dict[str, Any] = {"batch": (entries[0].id, how.name, how.key)}

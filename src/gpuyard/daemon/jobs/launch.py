@@ -43,7 +43,7 @@ _ALWAYS = ("GPUYARD_GPU_MEMORY", *_TORCH)
 
 
 def _memory_cap(fraction: float, environment: Mapping[str, str]) -> dict[str, str]:
-    """What makes frameworks stop at a part of a GPU."""
+    """Variables that make frameworks stop at a part of a GPU."""
     said = next((environment[name] for name in _TORCH if environment.get(name)), "")
     found = {}
     if _FRACTION not in said:
@@ -113,7 +113,7 @@ def _script(store: Store, key: str) -> bytes:
 
 
 def named(work: Mapping[str, Any], view: JobView, which: str, node: str) -> str | None:
-    """The file that a job's `output` or `error` goes to, its patterns filled in; None if that is ours."""
+    """The file of a job's `output` or `error`, patterns filled in; None if the engine chooses it."""
     pattern = work.get(which)
     if not pattern:
         return None
@@ -134,7 +134,7 @@ def named(work: Mapping[str, Any], view: JobView, which: str, node: str) -> str 
 
 
 def budget_variables(view: JobView, work: Work, now: float, control: str) -> dict[str, str]:
-    """What tells a job that begins now how long it may run; if it adapts, also where it hears that this changes."""
+    """How long a job may run; if it adapts, also where it hears of changes."""
     deadline = deadline_of(now, work.time_limit, view.work.get("deadline"))
     limit = {} if work.time_limit is None else {"GPUYARD_BUDGET": f"{work.time_limit:.15g}"}
     until = {} if deadline is None else {"GPUYARD_DEADLINE": f"{deadline:.15g}"}
@@ -145,7 +145,6 @@ def budget_variables(view: JobView, work: Work, now: float, control: str) -> dic
 
 
 def array_variables(view: JobView, work: Work, prefix: str = "GPUYARD") -> dict[str, str]:
-    """What tells a task of an array which one it is."""
     if work.task is None:
         return {}
     count, least, most = work.tasks or (1, work.task, work.task)
@@ -161,7 +160,7 @@ def array_variables(view: JobView, work: Work, prefix: str = "GPUYARD") -> dict[
 def slurm_variables(
     view: JobView, work: Work, placed: Placed, environment: Mapping[str, str], node: str
 ) -> dict[str, str]:
-    """What Slurm would tell the job, if that was asked for; what the submitter's side knew better stays."""
+    """What Slurm would set; what the submitting side set stays."""
     if not work.slurm:
         return {}
     gpus, cpus = ",".join(map(str, placed.gpus)), str(cores())
@@ -199,5 +198,4 @@ def slurm_variables(
 
 @cache
 def cores() -> int:
-    """CPU cores that a job may use."""
     return len(os.sched_getaffinity(0))

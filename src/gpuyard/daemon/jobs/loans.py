@@ -37,7 +37,7 @@ _CAUSES = {
 
 @dataclass(slots=True)
 class GrantHistory:
-    """How it went with a job so far."""
+    """The grants and times of a job so far."""
 
     attempt: int = 0
     last: int = 0
@@ -59,24 +59,24 @@ class GrantHistory:
 
     @property
     def deadline(self) -> float | None:
-        """When its time is over, or it should be done; None: never, or it has not begun."""
+        """When it must be done; None: never, or it has not begun."""
         return deadline_of(self.started, self.budget, self.wish)
 
     @property
     def all_gpus(self) -> list[int]:
-        """What it may use, its own first."""
+        """Its own first."""
         return [*self.gpus, *self.lent]
 
 
 def deadline_of(started: float | None, budget: float | None, wish: float | None) -> float | None:
-    """When a job that has begun is to be done: when its time is over, or before, if that is wanted."""
+    """When a job must be done: when its time is over, or at its deadline if that is earlier."""
     end = math.inf if started is None or budget is None else started + budget
     end = min(end, math.inf if wish is None else wish)
     return end if end < math.inf else None
 
 
 def grants_of(events: Iterable[tuple[int, Row]], visible: Sequence[str]) -> GrantHistory:
-    """How it went with a job, by all of its events in their order; `visible` is what CUDA calls each GPU."""
+    """The history of a job by all its events in order; `visible` has CUDA's name of each GPU."""
     course = GrantHistory()
     for number, row in events:
         data = json.loads(row.data) if row.data else {}
@@ -123,7 +123,7 @@ def _fold(
 
 
 def _wished(course: GrantHistory, at: float, request: dict[str, Any], work: dict[str, Any]) -> str:
-    """Take down what a job asks for now; `extend` or `shrink` if that is another time for one that runs."""
+    """Note what a job asks for now; `extend` or `shrink` if a running job gets another time."""
     former, before = course.deadline, course.budget
     course.grace, course.budget = work.get("grace", 10.0), work.get("time_limit")
     course.wish = request.get("deadline")
@@ -191,7 +191,7 @@ _SHOWN = 5  # other jobs that a reason names
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a job does, by its own account."""
+    """What a job reports about itself."""
 
     at: float
     """On the time of day."""
@@ -206,13 +206,13 @@ class Report:
 
     @property
     def gain(self) -> float:
-        """Accuracy per second of one more GPU; 0 where that is not told, or is no more than noise."""
+        """Accuracy per second by one more GPU; 0 if unknown, or no more than noise."""
         gain = self.gain_per_second or 0.0
         return gain if gain > (self.noise or 0.0) else 0.0
 
 
 class Offers:
-    """Who is lent what. All of it is done by the yard's own thread; `report_of` may be asked by any."""
+    """Lends idle GPUs. All of it runs in the loop's thread; any thread may ask `report_of`."""
 
     def __init__(self, context: Context, planning: Planning, look_at_gpus: Callable[[float], None]) -> None:
         self._context, self._planning, self._look_at_gpus = context, planning, look_at_gpus
@@ -230,17 +230,16 @@ class Offers:
         return min((*self._leave_by.values(), *self._answer_by.values()), default=math.inf)
 
     def report_of(self, job: str) -> Report | None:
-        """What a job told last."""
         return self._reports.get(job)
 
     def grace_of(self, job: str) -> float:
-        """Seconds that a job has to leave a GPU that it was lent."""
+        """Seconds that a job has to leave a GPU on loan."""
         return min(self._context.work_of(job).grace, LONGEST_GRACE)
 
     # -- what jobs tell ---------------------------------------------------------------------------
 
     def heard(self, job: str, attempt: int, numbers: Mapping[str, Any], decision: Mapping[str, Any]) -> None:
-        """A running job tells how it does, and perhaps what it decided."""
+        """A running job reports how it does, and perhaps what it decided."""
         now = self._context.clock.now()
         if not self._runs(job, attempt):
             return
@@ -263,7 +262,7 @@ class Offers:
             self._answer_by.pop(gpu, None)
 
     def give_back(self, job: str, attempt: int, gpus: Iterable[int] | None, reason: str = "") -> None:
-        """A job has left GPUs that it was lent; of others nothing is known here, and that is all right."""
+        """A job has left GPUs on loan; others are ignored."""
         if not self._runs(job, attempt):
             return
         own = loans(self._context.state, job)
@@ -278,7 +277,7 @@ class Offers:
     # -- what happens in a turn -------------------------------------------------------------------
 
     def settle(self, now: float) -> None:
-        """Before a plan: take what was asked back long enough ago."""
+        """Before a plan: take back GPUs whose grace is over."""
         state, ticks = self._context.state, time.monotonic()
         if not (state.lent or self._reports or self._leave_by or self._answer_by):
             return
@@ -293,7 +292,7 @@ class Offers:
             self._ask_back(gpu, "it did not say what it makes of it", now)
 
     def look(self, now: float) -> None:
-        """After a plan: ask back what others need, and lend what nobody can use."""
+        """After a plan: reclaim what others need, and lend what no job can use."""
         state = self._context.state
         if state.lent:
             for gpu, why in self._wanted(now).items():
@@ -302,7 +301,7 @@ class Offers:
             self._offer(now)
 
     def _wanted(self, now: float) -> dict[int, str]:
-        """GPUs on loan that have to be given back, and why."""
+        """GPUs on loan that must be given back, and why."""
         state, found = self._context.state, dict[int, str]()
         for gpu, job in state.lent.items():
             if not self._context.work_of(job).adaptive:
@@ -338,7 +337,7 @@ class Offers:
     # -- offers -----------------------------------------------------------------------------------
 
     def _offer(self, now: float) -> None:
-        """Lend idle GPUs to those who gain most; what a job reported counts for one offer."""
+        """Lend idle GPUs to the jobs that gain most; a report counts for one offer."""
         gains = self._gains(now)
         if not gains:
             return
@@ -359,7 +358,7 @@ class Offers:
             gains = {other: gain for other, gain in gains.items() if other != job}
 
     def _gains(self, now: float) -> dict[str, float]:
-        """What one more GPU would bring to each job that may be offered one."""
+        """The gain by one more GPU of each job that may be offered one."""
         ticks = time.monotonic()
         return {
             job: report.gain
@@ -371,7 +370,7 @@ class Offers:
         }
 
     def refusal(self, job: str, report: Report, now: float) -> str:
-        """Why a job that reports is offered nothing, whatever it gains; empty: it may be."""
+        """Why a job that reports is offered nothing; empty: it may be."""
         state = self._context.state
         row = state.row_of.get(job, -1)
         if row < 0 or state.phase[row] is not Phase.RUNNING or state.attempt[row] != report.attempt:
@@ -398,7 +397,6 @@ class Offers:
         return row >= 0 and state.phase[row] is Phase.RUNNING and state.attempt[row] == attempt
 
     def _forget_the_gone(self) -> None:
-        """What is known of jobs that have ended, and of GPUs that are lent no more."""
         state = self._context.state
         for job in [job for job, report in self._reports.items() if not self._runs(job, report.attempt)]:
             del self._reports[job]
@@ -419,12 +417,11 @@ def _numbers(report: Report) -> dict[str, Any]:
 
 
 def points(gain: float) -> str:
-    """Accuracy per second as people say it: points (hundredths) per minute."""
+    """Accuracy per second as points (hundredths) per minute."""
     return f"{gain * 6000:.3g}"
 
 
 def _why(somebody_waits: bool, gain: float, others: Mapping[str, float]) -> str:
-    """Why a job is given a GPU."""
     idle = "nobody who waits can use it now" if somebody_waits else "nobody waits for it"
     shown = sorted(others, key=lambda job: -others[job])[:_SHOWN]
     than = f", more than {', '.join(f'job {job} ({points(others[job])})' for job in shown)}" if shown else ""

@@ -32,26 +32,25 @@ KILLED = 137
 
 
 class KernelKills:
-    """How many processes the kernel has killed for want of memory since attempts began."""
+    """Counts processes that the kernel killed for lack of memory since attempts began."""
 
     def __init__(self, counters: Path = _COUNTERS) -> None:
         self._counters = counters
         self._before: dict[tuple[str, int], int] = {}
 
     def began(self, job: str, attempt: int) -> None:
-        """An attempt begins."""
         if (count := self._count()) is not None:
             self._before[job, attempt] = count
 
     def ended(self, job: str, attempt: int, code: int | None) -> str:
-        """What is to be said of an attempt that ended so: nothing, unless it may have been killed by the kernel."""
+        """A message if the kernel may have killed an attempt that ended with this code; else empty."""
         before = self._before.pop((job, attempt), None)
         if before is None or code != KILLED or (self._count() or 0) <= before:
             return ""
         return "killed (exit code 137), most likely by the kernel: the machine ran out of memory while it ran"
 
     def _count(self) -> int | None:
-        """How many it has killed since the machine was started; None where it does not tell."""
+        """Kills since the machine was started; None if unknown."""
         try:
             lines = self._counters.read_text().splitlines()
         except OSError:
@@ -64,7 +63,7 @@ _CLOCKS = 0.1  # seconds by which the time of a file may be before that of the a
 
 
 class OwnFiles:
-    """Reads such files, one at a time."""
+    """Reads the end of jobs' own output files, one at a time."""
 
     def __init__(self) -> None:
         self._reading: threading.Thread | None = None
@@ -109,7 +108,7 @@ _CRASHES = (134, 135, 139)  # abort, bus error and segmentation fault: what prog
 
 
 class Ooms:
-    """Who ran out of GPU memory."""
+    """Recognises attempts that ran out of GPU memory."""
 
     def __init__(self, context: Context, stops: Stops, over_limit: OverLimit) -> None:
         self._context, self._stops, self._over_limit = context, stops, over_limit
@@ -117,7 +116,7 @@ class Ooms:
         self._elsewhere = OwnFiles()
 
     def ran_out(self, job: str, attempt: int, gpu: int, wanted: int) -> None:
-        """A simulated GPU has not as much as an attempt wants of it: as with CUDA, that is its end."""
+        """A simulated GPU has less than an attempt wants of it: as with CUDA, that is its end."""
         context, row = self._context, self._context.state.row_of.get(job, -1)
         if row < 0 or context.state.attempt[row] != attempt or context.state.phase[row] is not Phase.RUNNING:
             return
@@ -126,7 +125,7 @@ class Ooms:
         self._stops.recall(job, OOM, context.clock.now(), grace, gpu=gpu, wanted=wanted)
 
     def of(self, row: int, report: Ended, cause: str, measured: Mapping[str, Any]) -> Shortage | None:
-        """What is known of the lack of memory that ended an attempt; None if it was not that."""
+        """The lack of memory that ended an attempt; None if another cause did."""
         key = report.job, report.attempt
         wanted, used, stopped = self._wanted.pop(key, 0.0), 0.0, self._over_limit.stopped(key)
         if cause == OOM and not wanted and not stopped:  # a former life told it to end, and wrote down why
@@ -148,7 +147,7 @@ class Ooms:
         return Shortage(max(peak, tried, wanted, used), full, size, stopped and not wanted)
 
     def _read(self, report: Ended, full: bool) -> Death | None:
-        """What the end of its output says. Who was ended by somebody's signal did not come to it by itself."""
+        """What the end of its output says. An attempt that was ended by a signal did not fail by itself."""
         assert report.code is not None
         view = self._context.store.open[report.job]
         if view.kind != "job" or (report.code > _SIGNALLED and report.code not in _CRASHES):
@@ -162,7 +161,7 @@ class Ooms:
         return recognise(log + (own or b""), full=full, wordless=wordless)
 
     def _printed_elsewhere(self, view: JobView) -> bytes | None:
-        """The end of what a job printed to files of its own, errors last; None if it has none."""
+        """The end of what a job printed to its own files, errors last; None if it has none."""
         context, state = self._context, self._context.state
         paths = [named(view.work, view, which, context.machine.node) for which in ("output", "error")]
         if not any(paths):
@@ -172,7 +171,7 @@ class Ooms:
         return b"\n".join(filter(None, ends))
 
     def settle(self, report: Ended, shortage: Shortage, at: float, **details: Any) -> None:
-        """Let the job of such an attempt wait for another, with more memory, or be over."""
+        """Requeue the job with more memory, or end it."""
         work, request = self._context.description(report.job)
         what = told(shortage, request)
         share = next_share(shortage, request, work, self._sizes(request), self._context.machine.buffer)
@@ -191,7 +190,7 @@ class Ooms:
         self._context.record(Exited(at, report.job, report.attempt, report.code, OOM), message=message, **details)
 
     def _resize(self, job: str, work: Work, request: Request, share: Share, at: float) -> None:
-        """In the same transaction as that it waits again: what it asks for from now on."""
+        """Change the request, in the same transaction as the requeue."""
         state = self._context.state
         asked = work.asked_memory or (0.0 if work.auto_memory else request.memory)
         if share.counted:
@@ -208,6 +207,6 @@ class Ooms:
         self._context.record(Edited(at, job, another), work=work.to_json(), **said)
 
     def _sizes(self, request: Request) -> list[float]:
-        """How large the GPUs are that the job may run on."""
+        """The sizes of the GPUs that the job may run on."""
         devices = self._context.machine.gpus.devices
         return [float(device.memory) for device in devices if not request.scope or device.index in request.scope]

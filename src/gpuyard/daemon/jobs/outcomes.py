@@ -17,14 +17,13 @@ from gpuyard.engines.base import Abandoned, Ended, NeverBegan, Report, Running
 
 
 class Outcomes:
-    """How attempts begin and end, and whether there is to be another one."""
+    """Turns the engine's reports into events, and decides on retries."""
 
     def __init__(self, context: Context, stops: Stops, ooms: Ooms, declared: Declared) -> None:
         self._context, self._stops, self._ooms, self._declared = context, stops, ooms, declared
         self._times, self._kills = context.times, KernelKills()
 
     def note(self, report: Report, now: float) -> None:
-        """What the engine saw becomes events."""
         state = self._context.state
         row = state.row_of.get(report.job, -1)
         if isinstance(report, Abandoned):
@@ -51,7 +50,7 @@ class Outcomes:
             self._ended(row, report, now)
 
     def _never_began(self, row: int, report: NeverBegan, now: float) -> None:
-        """It waits again; unless it was told to end, which it was before it began."""
+        """The job waits again; unless it was told to end before it began."""
         cause = self._context.state.recalled.get(row)
         if cause in (None, PREEMPTED, CROWDED):
             self._context.record(Requeued(now, report.job, report.attempt), message=report.message)
@@ -95,7 +94,7 @@ class Outcomes:
         self._context.record(Exited(at, report.job, report.attempt, report.code, cause), **details, measured=measured)
 
     def _crowded_out(self, report: Ended, at: float, measured: dict[str, Any]) -> None:
-        """It had memory that others asked for: it waits again, and counts with all that it asked for from now on."""
+        """It had memory that others asked for: it waits again, and is charged with all that it asked for."""
         context, attempt = self._context, report.attempt
         why = context.store.recalled(report.job, attempt).get("message", "others want the memory that it was given")
         message = f"stopped, since {why}; waits again"
@@ -105,7 +104,7 @@ class Outcomes:
         context.record(Edited(at, report.job, request), work=replace(work, crowded=work.crowded + 1).to_json())
 
     def _measured(self, row: int, report: Ended, at: float) -> dict[str, Any]:
-        """What an attempt used; of simulated GPUs that can be told to the last."""
+        """What an attempt used; of simulated GPUs that is known up to its last instant."""
         context, state = self._context, self._context.state
         began, gpus = float(state.table.started[row]), state.spot[row].tolist()
         others = {gpu for other in state.running.array.tolist() if other != row for gpu in state.spot[other].tolist()}
@@ -122,15 +121,12 @@ class Outcomes:
         return retry_of(self._context.store.open[report.job], self._context.work_of(report.job), report.code, at, why)
 
     def refused(self, placed: Placed, message: str, now: float) -> None:
-        """A job that can never be launched: it is over."""
         self._context.record(Exited(now, placed.job, placed.attempt, None), message=message)
 
     def postponed(self, placed: Placed, message: str, now: float) -> None:
-        """A job that cannot be launched now: it waits again."""
         self._context.record(Requeued(now, placed.job, placed.attempt), message=message)
 
     def end_lease(self, job: str, now: float, message: str, **details: Any) -> None:
-        """Its holder does not need a lease any more, or whoever waits for it does not."""
         state = self._context.state
         row = state.row_of[job]
         attempt = state.attempt[row]
@@ -141,7 +137,7 @@ class Outcomes:
         self._stops.ask(job, attempt, 0.0)  # so that its process is not watched any more
 
     def give_up_doomed(self, now: float) -> None:
-        """Cancel who was to follow jobs that ended otherwise, and who was to follow those, and so on."""
+        """Cancel jobs whose dependency can never be met, and those that follow them, and so on."""
         state = self._context.state
         while state.doomed:
             for row in list(state.doomed):

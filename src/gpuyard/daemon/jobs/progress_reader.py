@@ -39,8 +39,6 @@ _SCALE = {unit: 1000.0**power for power, unit in enumerate(("", "k", "M", "G", "
 
 
 class Progress(TypedDict):
-    """How far a job is; `remaining` in seconds, where that can be told and is not over."""
-
     done: float
     total: float
     fraction: float
@@ -48,8 +46,6 @@ class Progress(TypedDict):
 
 
 class Reading(NamedTuple):
-    """What a job said of itself."""
-
     kind: int
     done: float
     total: float
@@ -58,7 +54,7 @@ class Reading(NamedTuple):
 
 
 class Logs(Protocol):
-    """Where output is; every engine is one."""
+    """Reads output; every engine does."""
 
     def read_log(self, job: str, attempt: int, offset: int, size: int) -> tuple[int, bytes]:
         """Bytes of an attempt's output."""
@@ -71,8 +67,6 @@ class Logs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was found when a job was last looked at."""
-
     attempt: int
     size: int = 0
     file: tuple[int, int] | None = None
@@ -82,7 +76,7 @@ class _Seen:
 
 
 class ProgressReader:
-    """How far jobs are. May be asked by any thread."""
+    """How far jobs are. For any thread."""
 
     def __init__(self, logs: Logs, work: Path) -> None:
         self._logs, self._work = logs, work
@@ -96,7 +90,7 @@ class ProgressReader:
         return estimate(said[0], said[1] - view.started, now - said[1])
 
     def said(self, view: JobView, now: float) -> tuple[Reading, float] | None:
-        """What a job said last of how far it is, and when; None if it does not run, or does not tell."""
+        """A job's last progress, and when it told; None if it does not run, or does not tell."""
         if view.state != "running" or view.started is None:
             self._jobs.pop(view.id, None)
             return None
@@ -110,14 +104,14 @@ class ProgressReader:
         return None if seen.reading is None else (seen.reading, seen.at)
 
     def report(self, view: JobView, done: float, total: float, now: float) -> None:
-        """Take a job's word for how far it is; kept until it says something else, or the daemon ends."""
+        """Keep a job's own report until the next one, or the daemon's end."""
         seen = self._jobs.get(view.id)
         if seen is None or seen.attempt != view.attempt:
             seen = _Seen(view.attempt)
         self._jobs[view.id] = replace(seen, reading=Reading(REPORTED, done, total), at=now)
 
     def _look(self, view: JobView, started: float, seen: _Seen, now: float) -> _Seen:
-        """Look at its file; if there is none that counts, at its output. What has not changed is not read again."""
+        """Read its file; if that has no progress, its output. What has not changed is not read again."""
         try:
             seen = self._look_at_file(view.id, started, seen)
             if seen.reading is not None and seen.reading.kind == REPORTED:
@@ -148,7 +142,7 @@ class ProgressReader:
 
 
 def _first_line(path: Path) -> str:
-    """The beginning of a file that may be no file at all by now."""
+    """The first line of a file, which may be no file at all by now."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         data = os.read(file, _LINE) if stat.S_ISREG(os.fstat(file).st_mode) else b""
@@ -170,7 +164,7 @@ def estimate(reading: Reading, ran: float, since: float) -> Progress:
 
 
 def scan(tail: bytes) -> Reading | None:
-    """The last that the end of an output says; of several kinds the one that counts most."""
+    """The last progress in the end of an output; of several kinds the one that counts most."""
     *lines, last = re.split(r"[\r\n]+", tail.decode(errors="replace"))
     found: dict[int, Reading] = {}
     for line in lines:
@@ -188,7 +182,7 @@ def _said(line: str) -> Reading | None:
 
 
 def _epoch(line: str) -> Reading | None:
-    """An epoch of so many. It may be told at its beginning or at its end: those before it are over."""
+    """An epoch of a number of epochs. It may be printed at its start or end: those before it are over."""
     if "%|" in line or not (match := _EPOCH.match(line)):
         return None
     number, total = int(match[1]), int(match[2])

@@ -26,14 +26,14 @@ _LONGEST = 3600.0
 
 
 class Retry(NamedTuple):
-    """That a job is to run once more: not before when, and what to tell of it."""
+    """When a job may run again, and the message about it."""
 
     begin: float
     message: str
 
 
 def retry_of(view: JobView, work: Work, code: int | None, at: float, why: str = "") -> Retry | None:
-    """Whether a job that ended by itself with this exit code is to run once more; `why` says how, if more is known."""
+    """The retry of a job that ended by itself with this exit code; None: none. `why` says more than the code."""
     if (code == 0 and not why) or view.failures >= work.retries:
         return None
     begin = at + min(work.retry_delay * 2**view.failures, _LONGEST)
@@ -42,7 +42,7 @@ def retry_of(view: JobView, work: Work, code: int | None, at: float, why: str = 
 
 
 def doom_of(state: State, row: int) -> str:
-    """Why a job can never start: whom it was to follow, and how that one ended."""
+    """Why a job can never start: which job it follows, and how that one ended."""
     how, _, job = state.doomed[row].partition(":")
     phase = state.phase[state.row_of[job]]
     return f"job {job}, which it was to follow ({AFTER[how]}), {ENDED.get(phase, str(phase))}"

@@ -22,27 +22,26 @@ from gpuyard.faults import point
 
 
 class TimeLimits:
-    """When the time of running attempts will be over."""
+    """When running attempts run out of time."""
 
     def __init__(self) -> None:
         self._ends: list[tuple[float, str, int]] = []
         self._end_of: dict[tuple[str, int], float] = {}
 
     def watch(self, job: str, attempt: int, left: float) -> None:
-        """This attempt may run for so many seconds more, whatever was said before."""
+        """The attempt may run for `left` seconds more, whatever was set before."""
         end = self._end_of[job, attempt] = time.monotonic() + left
         heapq.heappush(self._ends, (end, job, attempt))
 
     def forget(self, job: str, attempt: int) -> None:
-        """This attempt may run as long as it likes."""
         self._end_of.pop((job, attempt), None)
 
     def due(self) -> float:
-        """When the next one's time is over, on the monotonic clock."""
+        """When the next attempt runs out of time, on the monotonic clock."""
         return self._ends[0][0] if self._ends else math.inf
 
     def over(self) -> Iterator[tuple[str, int]]:
-        """Attempts whose time is over; each is told of once, and may have ended long ago."""
+        """Attempts that ran out of time, each once; some may have ended long ago."""
         while self.due() <= time.monotonic():
             end, job, attempt = heapq.heappop(self._ends)
             if self._end_of.get((job, attempt)) == end:
@@ -59,8 +58,6 @@ OOM_GRACE = 2.0
 
 
 class Stop(NamedTuple):
-    """An attempt that is to be asked to end, and when it is made to."""
-
     job: str
     attempt: int
     grace: float
@@ -68,7 +65,7 @@ class Stop(NamedTuple):
 
 
 class Stops:
-    """Who is told to end, and for whom."""
+    """Tells attempts to end."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._work_of = context, context.work_of
@@ -79,7 +76,7 @@ class Stops:
         return len(self._pending)
 
     def forget(self) -> None:
-        """Nothing but what is written has happened."""
+        """Keep only what is written."""
         self._pending = []
 
     def recall(self, job: str, cause: str, now: float, grace: float | None = None, **details: Any) -> None:
@@ -94,25 +91,24 @@ class Stops:
         self.again(row, grace)
 
     def again(self, row: int, grace: float | None = None) -> None:
-        """Have a job asked that was told to end, perhaps by a former life of the daemon."""
+        """Ask a recalled job to end, perhaps one that an earlier daemon recalled."""
         state = self._context.state
         job, attempt, cause = state.ids[row], state.attempt[row], state.recalled[row]
         signal = self._work_of(job).signal if cause == PREEMPTED and grace is None else "TERM"
         self.ask(job, attempt, self._grace(job, cause, grace), signal)
 
     def _grace(self, job: str, cause: str, given: float | None) -> float:
-        """Seconds that a job has to end, by why it is told to."""
+        """Seconds that a job has to end, by cause."""
         work = self._work_of(job)
         if cause in (OOM, CROWDED):
             return min(work.grace, OOM_GRACE if given is None else given)
         return given if given is not None else (work.notice or work.grace) if cause == PREEMPTED else work.grace
 
     def ask(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
-        """Once all is written, have the engine ask an attempt to end."""
+        """Ask an attempt to end, once everything is written."""
         self._pending.append(Stop(job, attempt, grace, signal))
 
     def carry_out(self, engine: Engine) -> None:
-        """Ask those who were told to end; that they were is written."""
         pending, self._pending = self._pending, []
         for stop in pending:
             point("yard:before-stop")
@@ -122,7 +118,7 @@ class Stops:
     # -- time limits ----------------------------------------------------------------------------------
 
     def watch_limit(self, row: int) -> None:
-        """Remember when a running job's time will be over, and to tell it before, if it wants to know."""
+        """Watch a running job's time limit, and its notice before it."""
         state = self._context.state
         started, job, attempt = float(state.table.started[row]), state.ids[row], state.attempt[row]
         work = self._work_of(job)
@@ -133,13 +129,11 @@ class Stops:
                 self._warnings.watch(job, attempt, left - work.notice)
 
     def watch_limits(self) -> None:
-        """The same for everybody who runs, whatever was remembered."""
         self._limits = TimeLimits()
         for row in self._context.state.running.array.tolist():
             self.watch_limit(row)
 
     def limit_changed(self, job: str) -> None:
-        """A job's time limit is another one from now on."""
         row = self._context.state.row_of[job]
         attempt = self._context.state.attempt[row]
         self._limits.forget(job, attempt)
@@ -147,18 +141,17 @@ class Stops:
         self.watch_limit(row)
 
     def due(self) -> float:
-        """When somebody's time is over, or is to be announced, on the monotonic clock."""
+        """When a time limit or a notice is due, on the monotonic clock."""
         return min(self._limits.due(), self._warnings.due())
 
     def warn(self) -> None:
-        """Tell those whose time will soon be over; they go on until it is."""
+        """Signal jobs that will soon run out of time; they go on until they do."""
         for job, attempt in self._warnings.over():
             row = self._context.state.row_of.get(job)
             if job in self._context.store.open and row not in self._context.state.recalled:
                 self.ask(job, attempt, math.inf, self._work_of(job).signal)
 
     def end_overdue(self, now: float) -> None:
-        """Tell those to end whose time is over."""
         state = self._context.state
         for job, attempt in self._limits.over():
             row = state.row_of.get(job, -1)
@@ -169,7 +162,7 @@ class Stops:
     # -- preemption -----------------------------------------------------------------------------------
 
     def obey(self, plan: Plan, now: float) -> list[Start]:
-        """Stop whom a plan stops, and promise their GPUs to those who follow; the starts that need not wait."""
+        """Stop the jobs that a plan stops, and promise their GPUs; returns the starts that need not wait."""
         starts, later = split_promised(self._context.state, plan)
         for job in plan.stops:
             self.recall(job, PREEMPTED, now)
@@ -178,7 +171,7 @@ class Stops:
         return starts
 
     def promised(self, now: float) -> list[Start]:
-        """Promises that can be kept now; those that never can are taken back."""
+        """The promises that can be kept now; those that never can are taken back."""
         state = self._context.state
         due, broken = standing_promises(state)
         for row in broken:
@@ -186,12 +179,12 @@ class Stops:
         return [Start(state.ids[row], state.promises[row]) for row in due]
 
     def take_back(self, now: float) -> None:
-        """Promise nobody anything any more: another policy decides."""
+        """Take back all promises: another policy is in force."""
         for row in list(self._context.state.promises):
             self._context.record(Unpromised(now, self._context.state.ids[row]))
 
     def preempted(self, row: int, report: Ended, at: float, measured: dict[str, Any]) -> None:
-        """A job that was stopped for others has ended: it waits again, whatever its exit code."""
+        """A preempted job has ended: it waits again, whatever its exit code."""
         state = self._context.state
         others = " and ".join(f"job {state.ids[other]}" for other in in_place_of(state, row)) or "others"
         killed = " (killed after its grace)" if report.code == 137 else ""

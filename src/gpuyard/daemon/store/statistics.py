@@ -79,8 +79,6 @@ def _indices(text: str) -> list[int]:
 
 
 class Spell(NamedTuple):
-    """An attempt of a job on GPUs."""
-
     job: str
     attempt: int
     gpus: tuple[int, ...]
@@ -94,7 +92,7 @@ class Spell(NamedTuple):
 
 
 def spells(events: Iterable[Row]) -> list[Spell]:
-    """The attempts that some events tell of, in the order in which they began."""
+    """The attempts in some events, in the order of their starts."""
     placed: dict[tuple[str, int], tuple[int, ...]] = {}
     found: dict[tuple[str, int], Spell] = {}
     for row in events:
@@ -157,7 +155,7 @@ _FIRST_START = """CASE WHEN attempt > 1
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A span of time, and what there was to use in it."""
+    """A span of time, and its capacity."""
 
     since: float
     until: float
@@ -167,7 +165,6 @@ class Window:
 
 
 def statistics(path: Path, window: Window) -> dict[str, Any]:
-    """What happened in a window."""
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)) as connection:
         connection.execute("PRAGMA temp_store = MEMORY")
         values = {"since": window.since, "until": window.until, "memory": window.memory}
@@ -198,7 +195,7 @@ def statistics(path: Path, window: Window) -> dict[str, Any]:
 def _by_use(
     kind: str, had: Mapping[str, float], submitted: Mapping[str, int], ended: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """What each of several did, who had most first."""
+    """Use per user or node, the largest first."""
     return [
         {
             kind: name, "gpu_hours": had.get(name, 0.0), "submitted": submitted.get(name, 0),
@@ -209,7 +206,7 @@ def _by_use(
 
 
 def _tags(connection: sqlite3.Connection, window: Window, values: dict[str, float]) -> list[dict[str, Any]]:
-    """The same by tag: of those with most use, since there may be as many as jobs."""
+    """The same by tag: only tags with most use, since there may be as many as jobs."""
     had = _each(connection.execute(_TAGS_HAD, values))
     ended = _each(connection.execute(f"SELECT tags, count(*) {_ENDED} GROUP BY tags", values))
     submitted = _each(_submitted(connection, window, "json_extract(work, '$.tags')").items())
@@ -218,7 +215,7 @@ def _tags(connection: sqlite3.Connection, window: Window, values: dict[str, floa
 
 
 def _each(found: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:
-    """Numbers by tag, out of numbers by lists of tags: most jobs have the same few, so there are not many of those."""
+    """Numbers per tag from numbers per list of tags: most jobs have the same few lists."""
     numbers: dict[str, Any] = {}
     for tags, number in found:
         for tag in dict.fromkeys(json.loads(tags or "[]")):
@@ -227,7 +224,7 @@ def _each(found: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:
 
 
 def _submitted(connection: sqlite3.Connection, window: Window, kind: str = "user") -> dict[Any, int]:
-    """How many jobs each user submitted, or how many there were of another kind."""
+    """The number of jobs that each user submitted, or of another kind."""
     first, behind = (_first_since(connection, at) for at in (window.since, window.until))
     found = connection.execute(
         f"SELECT {kind}, count(*) FROM jobs WHERE number >= ? AND number < ? GROUP BY 1", (first, behind)
@@ -251,7 +248,7 @@ def _first_since(connection: sqlite3.Connection, at: float) -> int:
 
 
 def _spread(connection: sqlite3.Connection, value: str, values: dict[str, float]) -> dict[str, Any]:
-    """How long something took for the jobs that ended: on average, and for most of them."""
+    """Mean and percentiles of how long something took for the jobs that ended."""
     connection.execute("DROP TABLE IF EXISTS spread")
     connection.execute(
         f"CREATE TEMP TABLE spread AS SELECT max(0.0, {value}) AS v {_ENDED} AND started IS NOT NULL ORDER BY v", values
@@ -270,7 +267,7 @@ def _spread(connection: sqlite3.Connection, value: str, values: dict[str, float]
 
 
 def _counts(connection: sqlite3.Connection, count: int) -> list[int]:
-    """How many values are below the first edge, between each two, and from the last on: found by halving, in order."""
+    """The number of values below the first edge, between each two, and from the last on: by bisection."""
 
     def value(place: int) -> float:
         return float(connection.execute("SELECT v FROM spread WHERE rowid = ?", (place + 1,)).fetchone()[0])
@@ -280,6 +277,6 @@ def _counts(connection: sqlite3.Connection, count: int) -> list[int]:
 
 
 def _at(connection: sqlite3.Connection, places: Sequence[int]) -> dict[int, float]:
-    """The values at some places of a table that was filled in order."""
+    """The values at some places of a sorted table."""
     marks = ",".join("?" * len(places))
     return dict(connection.execute(f"SELECT rowid, v FROM spread WHERE rowid IN ({marks})", places).fetchall())

@@ -70,34 +70,31 @@ class LocalAttempt:
 
     @property
     def log(self) -> Path:
-        """Its output."""
         return self.folder / "output.log"
 
     def running(self) -> Running:
-        """The report that it runs."""
         at = self.claim.at if self.claim else time.time()
         return Running(self.job, self.attempt, at, str(self.pid))
 
     def suspect(self) -> Suspect:
-        """What a census may know it by."""
+        """What a census identifies it by."""
         if not self.witnessed:
             return Suspect(str(self.folder), uid=self.uid)
         return Suspect(str(self.folder), self.pid, self.claim.wrapper.started if self.claim else None, self.uid)
 
     @property
     def asked(self) -> bool:
-        """Whether its processes have the signal that they are to end by."""
+        """Whether its processes got the signal that they are to end by."""
         return self.number in self.sent
 
     def stop(self, deadline: float, number: signal.Signals) -> None:
-        """Note that it is to end by a signal, and to be killed at the deadline."""
+        """Note that a signal ends it, and SIGKILL at the deadline."""
         self.stopping = True
         self.number = number
         self.kill_at = min(self.kill_at, deadline)
         self.hurry()
 
     def hurry(self) -> None:
-        """Look after it at once."""
         self.look_at, self._pause = 0.0, _SHORTEST_PAUSE
 
     def urgent(self, now: float) -> bool:
@@ -105,7 +102,7 @@ class LocalAttempt:
         return now >= self.kill_at or (self.stopping and not self.asked)
 
     def rest(self, now: float) -> None:
-        """Look after it again in a while: soon at first, then less and less often."""
+        """Check it again in a while: soon at first, then less and less often."""
         self.look_at = now + self._pause
         longest = _LONGEST_PAUSE if now < self.kill_at + 1 else 1.0  # what cannot be killed hangs in a driver
         self._pause = min(longest, 2 * self._pause)
@@ -113,7 +110,7 @@ class LocalAttempt:
             self.look_at = min(self.kill_at, self.ask_again)  # its wrapper tells us, should it end before
 
     def ask(self, now: float) -> None:
-        """Note that its processes are asked to end, for the first time or once more."""
+        """Note that its processes are asked to end, for the first time or again."""
         young = self.claim is not None and time.time() - self.claim.at < _YOUNG
         self.ask_again = now + _YOUNG if young and not self.asked else float("inf")
         self.sent.add(self.number)
@@ -121,19 +118,18 @@ class LocalAttempt:
             self.asked_at = wrapper.note_asked(self.folder)
 
     def signal_wrapper(self, number: signal.Signals) -> None:
-        """Send a signal to the wrapper, if it lives."""
         if self.pidfd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def halt_group(self) -> None:
-        """Halt the whole process group, wrapper included, in one go: who only forks cannot outrun that."""
+        """Stop the whole process group, wrapper included, at once: a process that only forks cannot outrun that."""
         if self.pidfd is not None:  # else the group's number may be somebody else's by now
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGSTOP)
 
     def conclude(self, status: int | None) -> None:
-        """Note how it ended: as its wrapper wrote down; else by the status of the wrapper, if it was our child."""
+        """Note how it ended: as its wrapper wrote; else by the wrapper's status, if it was our child."""
         self.ended = verdict(self.job, self.attempt, self.folder, status)
         if self.kill_at == float("inf"):  # else what it has left was asked, and has its grace
             self.number = signal.SIGTERM
@@ -141,7 +137,6 @@ class LocalAttempt:
         self.hurry()
 
     def report(self) -> Ended:
-        """The end, when nothing is left."""
         assert self.ended is not None
         asked = self.asked_at is not None and self.ended.at >= self.asked_at
         ended = replace(self.ended, began=self.claim.at if self.claim else None, asked=asked)
@@ -174,7 +169,7 @@ def verdict(job: str, attempt: int, folder: Path, status: int | None) -> Ended:
 
 
 def never_ran(run: LocalAttempt, status: int | None) -> Ended | NeverBegan:
-    """What is to be said of an attempt whose wrapper did not come to run the job. The job is not to blame."""
+    """The report for an attempt whose wrapper did not run the job. The job is not to blame."""
     if run.stopping:
         code = 128 + signal.SIGTERM
         return Ended(run.job, run.attempt, time.time(), code, message="stopped before it began", asked=True)
