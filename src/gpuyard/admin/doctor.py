@@ -15,7 +15,7 @@ from typing import Any
 from gpuyard import __version__
 from gpuyard.admin import checks
 from gpuyard.admin.backup import integrity, read_only, stored_jobs
-from gpuyard.admin.findings import Finding, Installation, bad, find_installation, ok, warn
+from gpuyard.admin.checks import Finding, Installation, bad, find_installation, ok, warn
 from gpuyard.client.transport import Refused
 from gpuyard.config import NO_PORT, PORT, Settings
 from gpuyard.daemon.store.log import VERSION

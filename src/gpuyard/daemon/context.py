@@ -6,21 +6,22 @@ a failed write: a part reads it through the context and never keeps it.
 
 from __future__ import annotations
 
+import os
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from gpuyard.config import Settings
-from gpuyard.core.events import Edited, Event, Started, Submitted
+from gpuyard.core.events import Cancelled, Edited, Event, Exited, Started, Submitted
 from gpuyard.core.model import Request
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
-from gpuyard.daemon.clock import Clock, Times
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.devices.measurements import Measures, Seen
-from gpuyard.daemon.inbox import Inbox
 from gpuyard.daemon.meters import Meters
-from gpuyard.daemon.store.log import Checkpoints, Store, description
+from gpuyard.daemon.store.log import Checkpoints, Store, StoreFailing, description
 from gpuyard.daemon.store.reader import Answered
 from gpuyard.daemon.store.records import Record
 from gpuyard.daemon.store.views import work_of
@@ -29,6 +30,97 @@ from gpuyard.gpus.base import Reading
 from gpuyard.spec.work import Work
 
 _Answer = TypeVar("_Answer")
+_COARSE = 0.1  # seconds by which the times of files may lag behind
+
+
+class Clock:
+    """Continues where an earlier daemon stopped, and follows the time of day where that is ahead."""
+
+    def __init__(self, not_before: float = 0.0) -> None:
+        self._now = max(not_before, time.time())
+        self._ticks = time.monotonic()
+
+    def now(self) -> float:
+        ticks = time.monotonic()
+        self._now = max(self._now + (ticks - self._ticks), time.time())
+        self._ticks = ticks
+        return self._now
+
+
+class Times:
+    """The time of each job's last event, so that times by other clocks stay in order."""
+
+    def __init__(self, written: Callable[[str], float]) -> None:
+        self._written = written
+        self._latest: dict[str, float] = {}
+
+    def note(self, event: Event) -> None:
+        job = getattr(event, "job", None)
+        if job is None:
+            return
+        if isinstance(event, Exited | Cancelled):
+            self._latest.pop(job, None)
+        else:
+            self._latest[job] = event.at
+
+    def forget(self) -> None:
+        """Keep only what is written."""
+        self._latest = {}
+
+    def began(self, job: str, at: float, now: float) -> float:
+        """The start by the machine's clock: not before the placement, not after now."""
+        return min(max(at, self._before(job)), now)
+
+    def ended(self, job: str, at: float, now: float) -> float:
+        """The end by the machine's clock; now, if the clock was set back."""
+        before = self._before(job)
+        return max(at, before) if before - _COARSE <= at <= now else now
+
+    def _before(self, job: str) -> float:
+        before = self._latest.get(job)
+        return self._written(job) if before is None else before
+
+
+class Inbox:
+    """Requests in order of arrival, and an eventfd that wakes the loop."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Callable[[], Any], bool, Future[Any]]] = deque()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def ring(self) -> None:
+        os.eventfd_write(self._bell, 1)
+
+    def put(self, command: Callable[[], Any], changes: bool) -> Future[Any]:
+        answer: Future[Any] = Future()
+        self._waiting.append((command, changes, answer))
+        self.ring()
+        return answer
+
+    def hear(self, problem: str) -> list[tuple[Future[Any], Any]]:
+        """Run the requests; answers wait for the write. With a problem, requests that change something are refused."""
+        try:
+            os.eventfd_read(self._bell)
+        except BlockingIOError:  # nobody rang
+            return []
+        answers: list[tuple[Future[Any], Any]] = []
+        while self._waiting:
+            command, changes, answer = self._waiting.popleft()
+            if not answer.set_running_or_notify_cancel():
+                continue
+            try:
+                if problem and changes:
+                    raise StoreFailing(problem)
+                answers.append((answer, command()))
+            except Exception as error:  # theirs to handle; a refusal has recorded nothing
+                answer.set_exception(error)
+        return answers
 
 
 class Context:

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from gpuyard.core.events import Exited, Granted, Preempted, Requeued, Returned, Started
 from gpuyard.core.limits.loans import loans
-from gpuyard.daemon.clock import Clock
-from gpuyard.daemon.context import Context
+from gpuyard.daemon.context import Clock, Context
 from gpuyard.daemon.devices.measurements import Seen
 from gpuyard.daemon.store.records import Record
 from gpuyard.daemon.store.views import JobView, split_power

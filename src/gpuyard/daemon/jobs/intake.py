@@ -12,8 +12,8 @@ from gpuyard.core.model import Phase, Request
 from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.gpu_shares import fitted_share, permanent_refusal
 from gpuyard.daemon.jobs.estimates import Estimates
+from gpuyard.daemon.jobs.outcomes import ENDED
 from gpuyard.daemon.jobs.profiles import profile_of
-from gpuyard.daemon.jobs.retries import ENDED
 from gpuyard.daemon.planning import Planning
 from gpuyard.daemon.store.log import hashed
 from gpuyard.errors import UserError, suggest

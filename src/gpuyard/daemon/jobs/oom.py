@@ -11,14 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuyard.core.events import Edited, Exited, Requeued
+from gpuyard.core.events import Edited, Requeued
 from gpuyard.core.model import Phase, Request
 from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.gpu_shares import fitted_share
 from gpuyard.daemon.devices.over_limit import OverLimit
 from gpuyard.daemon.jobs.launch import named
 from gpuyard.daemon.jobs.profiles import is_trial
-from gpuyard.daemon.jobs.retries import retry_of
 from gpuyard.daemon.jobs.stops import OOM, Stops
 from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.base import Ended
@@ -170,8 +169,8 @@ class Ooms:
         ends = [self._elsewhere.end_of(path, user, began, TAIL) for path in dict.fromkeys(paths) if path]
         return b"\n".join(filter(None, ends))
 
-    def settle(self, report: Ended, shortage: Shortage, at: float, **details: Any) -> None:
-        """Requeue the job with more memory, or end it."""
+    def requeue(self, report: Ended, shortage: Shortage, at: float, **details: Any) -> str:
+        """Requeue the job with more memory; if nothing is left to try, returns what happened."""
         work, request = self._context.description(report.job)
         what = told(shortage, request)
         share = next_share(shortage, request, work, self._sizes(request), self._context.machine.buffer)
@@ -179,15 +178,9 @@ class Ooms:
             message = f"{what}; {told_of_retry(share, work)}"
             self._context.record(Requeued(at, report.job, report.attempt), message=message, ooms=True, **details)
             self._resize(report.job, work, request, share, at)
-            return
+            return ""
         why = told_of_end(request, work)
-        message = f"{what}; {why}" if why else what
-        retry = retry_of(self._context.store.open[report.job], work, report.code, at, message)
-        if retry is not None:
-            again = Requeued(at, report.job, report.attempt, retry.begin)
-            self._context.record(again, failed=True, message=retry.message, **details)
-            return
-        self._context.record(Exited(at, report.job, report.attempt, report.code, OOM), message=message, **details)
+        return f"{what}; {why}" if why else what
 
     def _resize(self, job: str, work: Work, request: Request, share: Share, at: float) -> None:
         """Change the request, in the same transaction as the requeue."""

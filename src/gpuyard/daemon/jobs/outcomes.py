@@ -1,4 +1,4 @@
-"""What becomes of jobs: what the engine saw of them becomes events, and what follows from those."""
+"""What becomes of jobs: reports of the engine become events, retries, and the end of jobs that can never start."""
 
 from __future__ import annotations
 
@@ -7,13 +7,35 @@ from typing import Any
 
 from gpuyard.core.events import Cancelled, Edited, Exited, Placed, Requeued, Started
 from gpuyard.core.model import Phase
+from gpuyard.core.state import State
 from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.measurements import Seen
 from gpuyard.daemon.devices.simulation import Declared
 from gpuyard.daemon.jobs.oom import KernelKills, Ooms
-from gpuyard.daemon.jobs.retries import Retry, doom_of, retry_of
 from gpuyard.daemon.jobs.stops import CROWDED, OOM, PREEMPTED, Stops
 from gpuyard.engines.base import Abandoned, Ended, NeverBegan, Report, Running
+from gpuyard.spec.notation import AFTER
+from gpuyard.spec.times import format_when
+
+ENDED = {
+    Phase.SUCCEEDED: "succeeded",
+    Phase.FAILED: "failed",
+    Phase.CANCELLED: "was cancelled",
+    Phase.TIMEOUT: "ran out of time",
+    Phase.OOM: "ran out of GPU memory",
+    Phase.INTERRUPTED: "was interrupted",
+}
+
+
+_LONGEST_DELAY = 3600.0
+"""Seconds between two attempts, at most."""
+
+
+def doom_of(state: State, row: int) -> str:
+    """Why a job can never start: which job it follows, and how that one ended."""
+    how, _, job = state.doomed[row].partition(":")
+    phase = state.phase[state.row_of[job]]
+    return f"job {job}, which it was to follow ({AFTER[how]}), {ENDED.get(phase, str(phase))}"
 
 
 class Outcomes:
@@ -41,9 +63,8 @@ class Outcomes:
         if phase is Phase.PLACED:
             seen = report.at if isinstance(report, Running) else report.began or report.at
             handle = {"handle": report.handle} if isinstance(report, Running) else {}
-            self._context.record(
-                Started(self._times.began(report.job, seen, now), report.job, report.attempt), **handle
-            )
+            began = self._times.began(report.job, seen, now)
+            self._context.record(Started(began, report.job, report.attempt), **handle)
             self._stops.watch_limit(row)
             self._kills.began(report.job, report.attempt)
         if isinstance(report, Ended):
@@ -76,18 +97,17 @@ class Outcomes:
             cause = ""
         shortage = self._ooms.of(row, report, cause, measured)
         if shortage is not None:
-            self._ooms.settle(report, shortage, at, measured=measured)
+            what = self._ooms.requeue(report, shortage, at, measured=measured)
+            if what and not self._retry(report, at, what, measured):
+                exited = Exited(at, report.job, report.attempt, report.code, OOM)
+                self._context.record(exited, message=what, measured=measured)
             return
         cause = "" if cause == OOM else cause  # it had done its work before anybody asked it to end
         if cause == "interrupted" and self._context.work_of(report.job).requeue:
             message = "interrupted, and waits again"
             self._context.record(Requeued(at, report.job, report.attempt), message=message, measured=measured)
             return
-        retry = None if cause else self._retry(report, at, killed)
-        if retry is not None:
-            begin, message = retry
-            requeued = Requeued(at, report.job, report.attempt, begin)
-            self._context.record(requeued, failed=True, message=message, measured=measured)
+        if not cause and self._retry(report, at, killed, measured):
             return
         message = report.message or ("" if cause else killed)
         details = {"message": message} if message else {}
@@ -117,8 +137,18 @@ class Outcomes:
         work = context.store.open[report.job].work
         return {**measured, "gpu_seconds": context.measures.gpu_seconds(work, len(gpus), measured["seconds"])}
 
-    def _retry(self, report: Ended, at: float, why: str) -> Retry | None:
-        return retry_of(self._context.store.open[report.job], self._context.work_of(report.job), report.code, at, why)
+    def _retry(self, report: Ended, at: float, why: str, measured: dict[str, Any]) -> bool:
+        """Requeue a job that failed by itself, if it has retries left; `why` says more than its exit code."""
+        failures, work = self._context.store.open[report.job].failures, self._context.work_of(report.job)
+        if (report.code == 0 and not why) or failures >= work.retries:
+            return False
+        begin = at + min(work.retry_delay * 2**failures, _LONGEST_DELAY)
+        unknown = "failed, and its exit code is not known"
+        how = why or (unknown if report.code is None else f"failed with exit code {report.code}")
+        message = f"{how}; retry {failures + 1} of {work.retries} at {format_when(begin, at)}"
+        requeued = Requeued(at, report.job, report.attempt, begin)
+        self._context.record(requeued, failed=True, message=message, measured=measured)
+        return True
 
     def refused(self, placed: Placed, message: str, now: float) -> None:
         self._context.record(Exited(now, placed.job, placed.attempt, None), message=message)
