@@ -204,7 +204,7 @@ def test_a_job_that_never_began_waits_again_but_not_in_a_frenzy(place: Place) ->
     place.submit()
     place.tell(NeverBegan("1", 1))
     assert place.engine.launched == [("1", 1)]
-    assert 0.5 < place.yard._patience() <= 1.0
+    assert 0.5 < place.yard._timeout() <= 1.0
     place.yard.planning._quiet_until = 0.0
     place.yard.turn(0)
     assert place.engine.launched == [("1", 1), ("1", 2)]
@@ -248,7 +248,7 @@ def test_a_failing_store_is_tried_once_a_second_whatever_happens(place: Place, m
     for _ in range(20):
         place.tell(Ended("1", 1, time.time(), 0))
     assert full.tried == 1
-    assert 0.5 < place.yard._patience() <= 1.0
+    assert 0.5 < place.yard._timeout() <= 1.0
 
 
 def test_a_recovery_that_fails_is_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,8 +269,8 @@ def gpus(patient: Installation) -> Iterator[Finding]:
     try:
         found = open_gpus()
     except GpusUnavailable as error:
-        told, _, mend = str(error).partition("; ")
-        yield bad(check, told, mend)
+        problem, _, mend = str(error).partition("; ")
+        yield bad(check, problem, mend)
         return
     try:
         devices = found.devices
@@ -278,8 +278,8 @@ def gpus(patient: Installation) -> Iterator[Finding]:
         yield ok(check, f"driver {driver_version() or 'unknown'}; {names}")
         for reading in found.read():
             if reading.lost:
-                told = f"GPU {reading.index} does not answer: {reading.problem}"
-                yield warn(check, told, "nothing is started on it; see nvidia-smi and the kernel's log (dmesg)")
+                problem = f"GPU {reading.index} does not answer: {reading.problem}"
+                yield warn(check, problem, "nothing is started on it; see nvidia-smi and the kernel's log (dmesg)")
     finally:
         found.close()
 
@@ -306,12 +306,12 @@ def systemd(patient: Installation) -> Iterator[Finding]:
         again = "gpuyard service install writes it anew"
         user = unit.path != service.Place(True).unit
         if not unit.spares_jobs:
-            told = f"{unit.path} has KillMode={unit.value('KillMode') or 'control-group'}: jobs die with the daemon"
-            yield bad(check, told, again)
+            problem = f"{unit.path} has KillMode={unit.value('KillMode') or 'control-group'}: jobs die with the daemon"
+            yield bad(check, problem, again)
         elif not os.access(unit.program, os.X_OK):
             yield bad(check, f"{unit.path} starts {unit.program}, which is not there", again)
         elif user and not service.lingers(getpass.getuser()):
-            told = f"{unit.path}: it ends, and jobs with it, when you log out"
-            yield warn(check, told, f"loginctl enable-linger {getpass.getuser()}")
+            problem = f"{unit.path}: it ends, and jobs with it, when you log out"
+            yield warn(check, problem, f"loginctl enable-linger {getpass.getuser()}")
         else:
             yield ok(check, f"{unit.path}, KillMode=process")

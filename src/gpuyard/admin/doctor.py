@@ -34,15 +34,15 @@ def network(patient: Installation) -> Iterator[Finding]:
     """What is risky or missing: of the running daemon, or of one that would be started now."""
     check, settings = "network", patient.settings
     if patient.status is not None:
-        url, told = patient.status.get("url") or "", patient.status.get("warnings", [])
+        url, text = patient.status.get("url") or "", patient.status.get("warnings", [])
     else:
         url = _url(settings)
-        told = exposure_warnings(settings, url)
-    told = [sentence for sentence in told if sentence not in key_warnings(settings)]  # which is told by `certificate`
-    for sentence in told:
+        text = exposure_warnings(settings, url)
+    text = [sentence for sentence in text if sentence not in key_warnings(settings)]  # `certificate` says these
+    for sentence in text:
         found, _, mend = sentence.partition("; ")
         yield warn(check, found, mend or _GUIDE)
-    if not told:
+    if not text:
         yield ok(check, url or "none: the daemon is reached by its socket alone")
 
 
@@ -92,19 +92,19 @@ def daemon(patient: Installation) -> Finding:
         if patient.refused:
             return bad(check, patient.silence, "use a daemon of your own: another --data-dir, or ask its owner")
         if holder:
-            told = (
+            text = (
                 f"process {holder} holds {patient.settings.data_dir}, but does not answer at {patient.settings.socket}"
             )
-            return bad(check, told, "give its --socket; if it hangs, end that process: jobs go on, gpuyard up follows")
+            return bad(check, text, "give its --socket; if it hangs, end that process: jobs go on, gpuyard up follows")
         return warn(check, "none runs here", "gpuyard up starts one; gpuyard service install does so at every boot")
     if status["store"]["state"] != "ok":
         return bad(check, f"it cannot write: {status['store']['problem']}", "mend that; it tries again by itself")
     if status["version"] != __version__:
-        told = f"it is gpuyard {status['version']}, this is {__version__}"
-        return warn(check, told, "gpuyard down && gpuyard up; jobs go on running")
+        text = f"it is gpuyard {status['version']}, this is {__version__}"
+        return warn(check, text, "gpuyard down && gpuyard up; jobs go on running")
     if Path(status["data_dir"]) != patient.settings.data_dir:
-        told = f"it keeps its data in {status['data_dir']}, not in {patient.settings.data_dir}"
-        return warn(check, told, "give the same --data-dir and --socket everywhere, best in the settings' file")
+        text = f"it keeps its data in {status['data_dir']}, not in {patient.settings.data_dir}"
+        return warn(check, text, "give the same --data-dir and --socket everywhere, best in the settings' file")
     return ok(check, f"process {status['pid']}, {status['policy']}")
 
 
@@ -125,8 +125,8 @@ def environment(patient: Installation) -> Finding:
     if variables is None:
         return ok(check, "the daemon's is not ours to look at")
     if "CUDA_VISIBLE_DEVICES" in variables:
-        told = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']} is in {whose}; a daemon does not heed it"
-        return warn(check, told, "unset it, so that nobody relies on it: the daemon uses all GPUs, jobs get their own")
+        text = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']} is in {whose}; a daemon does not heed it"
+        return warn(check, text, "unset it, so that nobody relies on it: the daemon uses all GPUs, jobs get their own")
     return ok(check, f"CUDA_VISIBLE_DEVICES is not set in {whose}")
 
 
@@ -150,8 +150,8 @@ def mps(patient: Installation) -> Finding | None:
         return ok("MPS", f"available to jobs with --mps ({program(variables.get('PATH'))})")
     except UserError as error:
         asked = [job["id"] for job in patient.client.jobs() if job["mps"]] if patient.status else []
-        told, _, mend = str(error).partition("; ")
-        return warn("MPS", f"job {', '.join(asked[:_NAMED])}: {told}", mend) if asked else None
+        text, _, mend = str(error).partition("; ")
+        return warn("MPS", f"job {', '.join(asked[:_NAMED])}: {text}", mend) if asked else None
 
 
 def store(patient: Installation) -> Finding | None:
@@ -163,8 +163,8 @@ def store(patient: Installation) -> Finding | None:
         return ok(check, f"{database} is not there yet; the first daemon makes it")
     if not os.access(database, os.R_OK):
         return warn(check, f"you may not read {database}", "ask whoever runs the daemon, or be root")
-    if problem := integrity(database, thorough=False):
-        return bad(check, f"{database} is damaged: {problem}", "gpuyard restore FILE puts a backup in its place")
+    if text := integrity(database, thorough=False):
+        return bad(check, f"{database} is damaged: {text}", "gpuyard restore FILE puts a backup in its place")
     size = sum(path.stat().st_size for path in (database, _beside(database)) if path.exists())
     with closing(read_only(database)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -194,9 +194,9 @@ def clock(patient: Installation) -> Finding | None:
             return None
     ahead = now - time.time()
     if ahead > _AHEAD:
-        told = f"{whose} is {format_duration(ahead)} ahead of the time of day, which was set back"
+        text = f"{whose} is {format_duration(ahead)} ahead of the time of day, which was set back"
         mend = "see that the machine's clock is right (timedatectl); until it has caught up, times of jobs are not"
-        return warn("clock", told, mend)
+        return warn("clock", text, mend)
     return ok("clock", f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}, and no event is later")
 
 
@@ -233,8 +233,8 @@ def notifications(patient: Installation) -> Finding | None:
         return ok(check, "all that was to be sent has been")
     latest = recent[0]
     which = f"{latest['event']} of job {latest['job']}" if latest["job"] else latest["event"]
-    told = f"{len(recent)} could not be sent, the latest ({which}): {latest['error']}"
-    return warn(check, told, "gpuyard notify log --failed lists them; gpuyard notify test tries a subscription")
+    text = f"{len(recent)} could not be sent, the latest ({which}): {latest['error']}"
+    return warn(check, text, "gpuyard notify log --failed lists them; gpuyard notify test tries a subscription")
 
 
 def _is_recent(at: str | None) -> bool:

@@ -125,12 +125,12 @@ def _order(planner: OrderedPlanner, state: State, now: float) -> Ints:
 
 def _note(planner: OrderedPlanner, state: State) -> str | None:
     """What a preview cannot foresee."""
-    told = []
+    notes = []
     if "draw" in planner.policy.columns:
-        told.append("the order is drawn by lot: this is the present draw, and there is another after every start")
+        notes.append("the order is drawn by lot: this is the present draw, and there is another after every start")
     if state.promises:
-        told.append("GPUs are being freed for jobs that were promised them; under another policy they are given anew")
-    return "; ".join(told) or None
+        notes.append("GPUs are being freed for jobs that were promised them; under another policy they are given anew")
+    return "; ".join(notes) or None
 
 
 _SLOW = 0.003  # seconds: what takes longer to find is kept for a moment, so that many who ask do not hold up the yard
@@ -332,8 +332,8 @@ class Commands:
         if not isinstance(reason, Resources | Priority | Reserved):
             return Why(reason, [], [])  # nobody's end would help it
         planner = self._planning.planner
-        wishes = restricted(state, now) or state.table.demand  # GPU by GPU: some may be drained
-        draft = Draft(Snapshot(state, now), planner.policy, planner.code, 0, wishes)
+        demand = restricted(state, now) or state.table.demand  # GPU by GPU: some may be drained
+        draft = Draft(Snapshot(state, now), planner.policy, planner.code, 0, demand)
         found = blockers(draft, state.row_of[job])
         ahead = list(reasons)[: list(reasons).index(job)]
         return Why(reason, ahead, [(state.ids[row], until) for row, until in found])

@@ -124,18 +124,18 @@ class Yard:
 
     def run(self) -> None:
         while not self._stopping:
-            patience = self._patience()
-            self.due_back = time.monotonic() + patience
-            self.turn(patience)
+            timeout = self._timeout()
+            self.due_back = time.monotonic() + timeout
+            self.turn(timeout)
         try:
             if self._commit([]) and not self.failing:  # first, so that the state is no further than the log
                 self.store.keep(self.state)
         except StoreFailing as error:  # the next start takes longer, and that is all
             log.warning("%s", error)
 
-    def turn(self, patience: float) -> None:
+    def turn(self, timeout: float) -> None:
         """One turn; it begins after `timeout` seconds at the latest."""
-        self._poll.poll(max(0.0, patience) * 1000)
+        self._poll.poll(max(0.0, timeout) * 1000)
         self.due_back = time.monotonic()
         if self.failing and time.monotonic() >= self._retry_at:
             self._try_again()
@@ -146,7 +146,7 @@ class Yard:
             self.look_at_gpus(now)
             self._stops.warn()
             self._stops.end_overdue(now)
-            self.estimates.tell(now)
+            self.estimates.update_waiting(now)
             self._outcomes.give_up_doomed(now)
             self.offers.settle(now)
             self.planning.plan(now)
@@ -159,9 +159,9 @@ class Yard:
         self._carry_out()  # a few starts come before the answers: they are what people wait for
         self._answer(answers)
 
-    def _patience(self) -> float:
+    def _timeout(self) -> float:
         """Seconds until something is due."""
-        if self.context.inbox or self.context.new_leases or (self.estimates.has_more_to_tell and not self.failing):
+        if self.context.inbox or self.context.new_leases or (self.estimates.has_more and not self.failing):
             return 0.0
         ticks = time.monotonic()
         due = [ticks + 3600.0, self._write_at]

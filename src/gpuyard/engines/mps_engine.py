@@ -103,8 +103,8 @@ class MpsEngine:
         if self._waiting.pop((job, attempt), None) is None:
             self._inner.stop(job, attempt, grace, signal)
             return
-        told = "stopped before it began"
-        self._reports.append(Ended(job, attempt, time.time(), 128 + SIGTERM, message=told, asked=True))
+        message = "stopped before it began"
+        self._reports.append(Ended(job, attempt, time.time(), 128 + SIGTERM, message=message, asked=True))
         self._release((job, attempt))
 
     def observe(self) -> list[Report]:

@@ -115,7 +115,7 @@ class Dispatcher:
                     log.warning("notifications have to wait: %s: %s", type(error).__name__, error)
                     self._over.wait(_AFTER_TROUBLE)
                 self._over.wait(_PAUSE)
-                self._bell.wait(self._patience())
+                self._bell.wait(self._timeout())
             if self._seq is not None:
                 self._keep(self._seq, [])
         finally:
@@ -131,7 +131,7 @@ class Dispatcher:
             self._prune_at = now + _PRUNE
             self._outbox.prune(now, set(self._needed()))
 
-    def _patience(self) -> float:
+    def _timeout(self) -> float:
         """Seconds until something is due by itself; the end of a sending process rings."""
         now = time.time()
         due = [now + (1.0 if self._busy else _IDLE)]

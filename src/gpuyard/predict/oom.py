@@ -235,7 +235,7 @@ def _alone(size: float, sizes: Sequence[float], largest: float) -> Share:
     return Share(max(too_small, default=-1.0) + 1.0, alone=True)
 
 
-def told(shortage: Shortage, request: Request) -> str:
+def shortage_text(shortage: Shortage, request: Request) -> str:
     verb = "used" if shortage.stopped else "wanted"  # who ran out did not get all of it
     used = f"{verb} {format_size(shortage.needed)}" if shortage.needed else ""
     if request.whole:
@@ -248,7 +248,7 @@ def told(shortage: Shortage, request: Request) -> str:
     return f"ran out of GPU memory: {used + ', ' if used else ''}{promised}"
 
 
-def told_of_retry(share: Share, work: Work) -> str:
+def retry_text(share: Share, work: Work) -> str:
     if not share.counted:
         return "retried as it was"
     count = f"({work.ooms + 1} of {work.oom_retries})"
@@ -258,7 +258,7 @@ def told_of_retry(share: Share, work: Work) -> str:
     return f"retried with {format_size(share.memory)} {count}"
 
 
-def told_of_end(request: Request, work: Work) -> str:
+def end_text(request: Request, work: Work) -> str:
     """Why nothing is left to try; empty where that is obvious."""
     if not is_sharing(request, work):
         return ""

@@ -195,7 +195,7 @@ class Slowdowns:
             for evidence in EVIDENCE:
                 key = evidence, sufferer, beside
                 known = [*self._beside.get(key, ()), *live.get(key, ())]
-                if finding := self._judged(key, known):
+                if finding := self._finding(key, known):
                     yield finding
                     break
 
@@ -212,7 +212,7 @@ class Slowdowns:
                 found.setdefault((evidence, attempt.kind, other.kind), []).append(sample)
         return found
 
-    def _judged(self, key: tuple[str, str, str], known: list[_Sample]) -> Finding | None:
+    def _finding(self, key: tuple[str, str, str], known: list[_Sample]) -> Finding | None:
         evidence, sufferer, beside = key
         usual = self._usual(evidence, sufferer)
         slower: list[_Rate] = []

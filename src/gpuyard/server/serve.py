@@ -92,7 +92,7 @@ def serve(settings: Settings) -> None:
         with _usable(settings.data_dir):
             access = CredentialStore(settings.data_dir / "access.db")
         stack.callback(access.close)
-        asyncio.run(_serve(yard, settings, access, leases.signs))
+        asyncio.run(_serve(yard, settings, access, leases.heartbeats))
 
 
 def _write_log() -> None:

@@ -191,9 +191,9 @@ class Admission:
 
     def _expected(self, kind: Kind, settled: Mapping[str, tuple[str, Measure]]) -> Peak | None:
         """The expected peak of a kind of jobs; None if unknown."""
-        told = self._estimates.expected(*kind)
+        found = self._estimates.expected(*kind)
         now = self._by_running(*settled[kind[0]]) if kind[0] in settled else None
-        past = Peak(told.memory, told.peak or told.memory, told.evidence) if told.memory > 0 else None
+        past = Peak(found.memory, found.peak or found.memory, found.evidence) if found.memory > 0 else None
         if now is None or past is None:
             return now or past
         return max(now, past, key=lambda peak: peak.memory)

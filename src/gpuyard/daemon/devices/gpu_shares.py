@@ -33,8 +33,8 @@ def mps_refusal(work: Work, request: Request, devices: Sequence[Device]) -> str 
     lacking = [one for one in devices if (not request.scope or one.index in request.scope) and _lacks(one)]
     if lacking:
         others = ",".join(str(one.index) for one in devices if not _lacks(one))
-        told = ", ".join(f"GPU {one.index} ({one.name})" for one in lacking)
-        return f"may get {told}, without MPS; " + (f"say --from {others}" if others else "do without --mps")
+        names = ", ".join(f"GPU {one.index} ({one.name})" for one in lacking)
+        return f"may get {names}, without MPS; " + (f"say --from {others}" if others else "do without --mps")
     try:
         program()
     except UserError as error:

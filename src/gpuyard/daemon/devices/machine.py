@@ -54,16 +54,16 @@ def used_by_others(
     has no place on it is one of the others, and what a job uses beyond its promise is nobody's to give.
     """
     uses: dict[str, int] = {}
-    foreign, told, foreign_told = 0, True, True
+    foreign, known, foreign_known = 0, True, True
     for job, memory in processes:
         if job is not None and job in promised:
             uses[job] = uses.get(job, 0) + memory
-            told = told and memory > 0
+            known = known and memory > 0
         else:
             foreign += memory
-            foreign_told = foreign_told and memory > 0
-    if not told:  # the rest is ours, or is not: nobody knows
-        return ForeignUse(float(foreign), 0.0) if foreign_told else None
+            foreign_known = foreign_known and memory > 0
+    if not known:  # the rest is ours, or is not: nobody knows
+        return ForeignUse(float(foreign), 0.0) if foreign_known else None
     excess = sum(max(0.0, use - promised[job]) for job, use in uses.items())
     rest = used - foreign - sum(uses.values())
     return ForeignUse(float(foreign) + excess, max(0.0, rest))
@@ -241,7 +241,7 @@ class Machine:
         placed = {gpu for row in state.running.array for gpu in state.spot[row].tolist()} | state.lent.keys()
         self._sampler.fresh(_FRESH)
         self._occupants = owners = self._attributed()
-        for gpu, verdict in enumerate(self._judged(owners, placed, ticks)):
+        for gpu, verdict in enumerate(self._verdicts(owners, placed, ticks)):
             self.verdicts[gpu] = verdict
             bad: str | None = verdict.state if verdict.state in ("foreign", "unknown") else None
             if bad != "unknown" and not self.gpus.simulated and (bad is None or self._beside):
@@ -281,7 +281,7 @@ class Machine:
         why = f"others use {', '.join(used)}" if used else "nobody else uses any"
         yield MemoryTaken(now, taken, self.buffer), f"{format_size(self.buffer)} of each are kept free; {why}"
 
-    def _judged(self, occupants: list[tuple[Occupant, ...]], placed: set[int], ticks: float) -> Iterator[Verdict]:
+    def _verdicts(self, occupants: list[tuple[Occupant, ...]], placed: set[int], ticks: float) -> Iterator[Verdict]:
         for gpu, there in enumerate(occupants):
             left = self._left.get(gpu)
             owners = {occupant.pid: occupant.job for occupant in there}

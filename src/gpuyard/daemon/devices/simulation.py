@@ -134,7 +134,7 @@ class SimulatedLoad:
         self._dead: dict[tuple[str, int], float] = {}
         """When the yard was told of attempts that ran out of memory, on the monotonic clock."""
         self._over, self._wake = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="simulated-load", daemon=True)
 
     def start(self) -> None:
         """Start the thread, if GPUs are simulated."""
@@ -148,7 +148,7 @@ class SimulatedLoad:
         if self._thread.is_alive():
             self._thread.join()
 
-    def beat(self) -> None:
+    def sample(self) -> None:
         """Take one sample of all GPUs; if jobs came or went, also one of just before."""
         former = self._views
         if self._store.last != self._last:  # only then can anybody be elsewhere than before
@@ -190,7 +190,7 @@ class SimulatedLoad:
         while not self._over.is_set():
             self._wake.clear()
             began = time.monotonic()
-            self.beat()
+            self.sample()
             period = self._machine.often if self._often else self._machine.samples.period
             rest = min(period, max(_AT_MOST, _REST * (time.monotonic() - began)))
             if not self._over.wait(rest):

@@ -36,20 +36,20 @@ class Estimates:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._runs: dict[Key, list[Run]] = {}
-        self._told: dict[tuple[str, str, float], Prediction] = {}
+        self._predictions: dict[tuple[str, str, float], Prediction] = {}
         self._waiting: dict[Key, dict[str, None]] = {}
         """Jobs whose memory is to be found out, by what they are known by; some may have begun since."""
         self._profiling: dict[str, str] = {}
         """The job that tries a signature out."""
         self._fresh: dict[Key, None] = {}
         """Of what there is something new."""
-        self._untold: dict[str, None] = {}
+        self._outdated: dict[str, None] = {}
         """Jobs that something new may concern."""
         self.forget()
 
     def forget(self) -> None:
         """Start again from what is on disk."""
-        self._runs, self._told, self._waiting, self._profiling, self._untold = {}, {}, {}, {}, {}
+        self._runs, self._predictions, self._waiting, self._profiling, self._outdated = {}, {}, {}, {}, {}
         for view in self._context.store.open.values():
             self._enlist(view.id, view.work)
         self._fresh = dict.fromkeys(self._waiting)  # not everybody may have been told when a former life ended
@@ -71,11 +71,11 @@ class Estimates:
 
     def _expected(self, signature: str, likeness: str = "", epochs: float = 0.0) -> Prediction:
         key = signature, likeness, epochs
-        if key not in self._told:
+        if key not in self._predictions:
             runs = self._latest("signature", signature)
             alike = self._latest("likeness", likeness) if likeness else []
-            self._told[key] = predict(runs, alike, epochs, self._context.settings.memory_margin, self.part)
-        return self._told[key]
+            self._predictions[key] = predict(runs, alike, epochs, self._context.settings.memory_margin, self.part)
+        return self._predictions[key]
 
     def fitted(self, work: Work, request: Request) -> tuple[Work, Request]:
         """A job with the expected run time, and with the expected share of a GPU if its memory is `auto`."""
@@ -126,14 +126,14 @@ class Estimates:
     def _latest(self, kind: str, key: str) -> list[Run]:
         if (kind, key) not in self._runs:
             if len(self._runs) >= _MOST:
-                self._runs, self._told = {}, {}
+                self._runs, self._predictions = {}, {}
             rows = self._context.store.latest_runs(kind, key, LATEST)
             self._runs[kind, key] = [run_of(row) for row in reversed(rows)]
         return self._runs[kind, key]
 
     def drop(self, signature: str) -> int:
         """Forget the runs of a signature; returns their number."""
-        self._runs, self._told = {}, {}
+        self._runs, self._predictions = {}, {}
         return self._context.store.forget_runs(signature)
 
     # -- learning ---------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Estimates:
             if key in self._runs or key in self._waiting:  # else it is read when somebody asks
                 self._runs[key] = [*self._latest(*key), run][-LATEST:]
                 self._fresh[key] = None
-                self._told = {}
+                self._predictions = {}
 
     def _has_the_largest(self, row: int) -> bool:
         cluster, gpus = self._context.state.cluster, self._context.state.spot[row].tolist()
@@ -181,19 +181,21 @@ class Estimates:
                    for gpu in gpus)  # fmt: skip
 
     @property
-    def has_more_to_tell(self) -> bool:
+    def has_more(self) -> bool:
         """Whether jobs are left for the next turn."""
-        return bool(self._untold)
+        return bool(self._outdated)
 
-    def tell(self, now: float) -> None:
+    def update_waiting(self, now: float) -> None:
         """Let waiting jobs ask for what is known by now; a part of them per turn, where there are many."""
         if self._fresh:
             fresh, self._fresh = self._fresh, {}
-            self._untold |= {job: None for key in fresh for job in self._still_waiting(key) if not self._stands(job)}
-        for job in list(islice(self._untold, _BITE)):
-            del self._untold[job]
+            self._outdated |= {
+                job: None for key in fresh for job in self._still_waiting(key) if not self._is_current(job)
+            }
+        for job in list(islice(self._outdated, _BITE)):
+            del self._outdated[job]
             if self._waits(job):
-                self._tell(job, now)
+                self._update(job, now)
 
     def _still_waiting(self, key: Key) -> list[str]:
         state = self._context.state
@@ -207,7 +209,7 @@ class Estimates:
         state, row = self._context.state, self._context.state.row_of.get(job)
         return row is not None and state.phase[row] in (Phase.QUEUED, Phase.HELD)
 
-    def _stands(self, job: str) -> bool:
+    def _is_current(self, job: str) -> bool:
         """Whether a waiting job asks for what it should, by a quick check."""
         view, state = self._context.store.open.get(job), self._context.state
         if view is None or not view.work.get("auto_memory") or view.work.get("ooms"):
@@ -219,7 +221,7 @@ class Estimates:
             return alone and not asks and not self._is_hopeless(view.work.get("signature", ""))
         return not alone and found.peak <= most and _is_near(asks, min(found.memory, most))
 
-    def _tell(self, job: str, now: float) -> None:
+    def _update(self, job: str, now: float) -> None:
         context, known = self._context, self._context.description(job)
         if not known[0].auto_memory or known[0].ooms:
             return  # what ran out of memory itself asks for more already

@@ -74,8 +74,8 @@ def task_of(
     Its smallest GPU has `size` bytes; `control` is where it finds the daemon.
     """
     work = work_of(view)
-    told = store.environment(work.environment)
-    environment = {name: value for name, value in told.items() if name not in BUDGET}  # of a job that submitted it
+    stored = store.environment(work.environment)
+    environment = {name: value for name, value in stored.items() if name not in BUDGET}  # of a job that submitted it
     output, error = (named(view.work, view, which, node) for which in ("output", "error"))
     return Task(
         placed.job,

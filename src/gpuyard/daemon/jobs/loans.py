@@ -49,7 +49,7 @@ class GrantHistory:
     started: float | None = None
     grace: float = 10.0
     budget: float | None = None
-    wish: float | None = None
+    wanted_end: float | None = None
     """When it should be done, if somebody said so (`--deadline`)."""
     changes: list[GrantChange] = field(default_factory=list)
     """What its latest attempt has to hear."""
@@ -60,7 +60,7 @@ class GrantHistory:
     @property
     def deadline(self) -> float | None:
         """When it must be done; None: never, or it has not begun."""
-        return deadline_of(self.started, self.budget, self.wish)
+        return deadline_of(self.started, self.budget, self.wanted_end)
 
     @property
     def all_gpus(self) -> list[int]:
@@ -68,10 +68,10 @@ class GrantHistory:
         return [*self.gpus, *self.lent]
 
 
-def deadline_of(started: float | None, budget: float | None, wish: float | None) -> float | None:
+def deadline_of(started: float | None, budget: float | None, wanted_end: float | None) -> float | None:
     """When a job must be done: when its time is over, or at its deadline if that is earlier."""
     end = math.inf if started is None or budget is None else started + budget
-    end = min(end, math.inf if wish is None else wish)
+    end = min(end, math.inf if wanted_end is None else wanted_end)
     return end if end < math.inf else None
 
 
@@ -90,7 +90,7 @@ def _fold(
 ) -> None:
     said = details.get("why", "")
     if row.kind in ("Submitted", "Edited"):
-        kind = _wished(course, row.at, data["request"], details.get("work", {}))
+        kind = _note_request(course, row.at, data["request"], details.get("work", {}))
         if kind:
             _tell(course, number, row.at, kind, details.get("message", "") or _by(details), visible)
     elif row.kind == "Placed":
@@ -117,16 +117,16 @@ def _fold(
         for lent in _open(course, data["gpus"]):
             lent["until"], lent["ended"] = row.at, "; ".join(filter(None, (lent.get("ended"), said)))
     elif row.kind == "Recalled":
-        _told_to_end(course, number, row, data, details, visible)
+        _note_recall(course, number, row, data, details, visible)
     elif row.kind == "Adapted":
         course.decisions.append(_decided(row.at, details))
 
 
-def _wished(course: GrantHistory, at: float, request: dict[str, Any], work: dict[str, Any]) -> str:
+def _note_request(course: GrantHistory, at: float, request: dict[str, Any], work: dict[str, Any]) -> str:
     """Note what a job asks for now; `extend` or `shrink` if a running job gets another time."""
     former, before = course.deadline, course.budget
     course.grace, course.budget = work.get("grace", 10.0), work.get("time_limit")
-    course.wish = request.get("deadline")
+    course.wanted_end = request.get("deadline")
     now = course.deadline
     if course.started is None or now == former:
         return ""
@@ -134,7 +134,7 @@ def _wished(course: GrantHistory, at: float, request: dict[str, Any], work: dict
     return "extend" if (now or math.inf) > (former or math.inf) else "shrink"
 
 
-def _told_to_end(
+def _note_recall(
     course: GrantHistory, number: int, row: Row, data: dict[str, Any], details: dict[str, Any], visible: Sequence[str]
 ) -> None:
     grace = details.get("grace", course.grace)

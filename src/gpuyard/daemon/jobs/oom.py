@@ -21,7 +21,7 @@ from gpuyard.daemon.jobs.profiles import is_trial
 from gpuyard.daemon.jobs.stops import OOM, Stops
 from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.base import Ended
-from gpuyard.predict.oom import TAIL, Death, Share, Shortage, next_share, recognise, told, told_of_end, told_of_retry
+from gpuyard.predict.oom import TAIL, Death, Share, Shortage, end_text, next_share, recognise, retry_text, shortage_text
 from gpuyard.spec.work import Work
 from gpuyard.units import format_size
 
@@ -112,7 +112,7 @@ class Ooms:
     def __init__(self, context: Context, stops: Stops, over_limit: OverLimit) -> None:
         self._context, self._stops, self._over_limit = context, stops, over_limit
         self._wanted: dict[tuple[str, int], float] = {}
-        self._elsewhere = OwnFiles()
+        self._own_files = OwnFiles()
 
     def ran_out(self, job: str, attempt: int, gpu: int, wanted: int) -> None:
         """A simulated GPU has less than an attempt wants of it: as with CUDA, that is its end."""
@@ -155,31 +155,31 @@ class Ooms:
             _, log = self._context.engine.read_log(report.job, report.attempt, -TAIL, TAIL)
         except OSError:  # it was removed, or cannot be read now
             log = b""
-        own = self._printed_elsewhere(view)
+        own = self._own_output(view)
         wordless = full and (report.code in _CRASHES or own == b"")
         return recognise(log + (own or b""), full=full, wordless=wordless)
 
-    def _printed_elsewhere(self, view: JobView) -> bytes | None:
+    def _own_output(self, view: JobView) -> bytes | None:
         """The end of what a job printed to its own files, errors last; None if it has none."""
         context, state = self._context, self._context.state
         paths = [named(view.work, view, which, context.machine.node) for which in ("output", "error")]
         if not any(paths):
             return None
         user, began = view.user if context.settings.shared else "", float(state.table.started[state.row_of[view.id]])
-        ends = [self._elsewhere.end_of(path, user, began, TAIL) for path in dict.fromkeys(paths) if path]
+        ends = [self._own_files.end_of(path, user, began, TAIL) for path in dict.fromkeys(paths) if path]
         return b"\n".join(filter(None, ends))
 
     def requeue(self, report: Ended, shortage: Shortage, at: float, **details: Any) -> str:
         """Requeue the job with more memory; if nothing is left to try, returns what happened."""
         work, request = self._context.description(report.job)
-        what = told(shortage, request)
+        what = shortage_text(shortage, request)
         share = next_share(shortage, request, work, self._sizes(request), self._context.machine.buffer)
         if share is not None:
-            message = f"{what}; {told_of_retry(share, work)}"
+            message = f"{what}; {retry_text(share, work)}"
             self._context.record(Requeued(at, report.job, report.attempt), message=message, ooms=True, **details)
             self._resize(report.job, work, request, share, at)
             return ""
-        why = told_of_end(request, work)
+        why = end_text(request, work)
         return f"{what}; {why}" if why else what
 
     def _resize(self, job: str, work: Work, request: Request, share: Share, at: float) -> None:

@@ -136,9 +136,9 @@ class ProgressReader:
         mark = found.st_mtime_ns, found.st_ino
         if mark == seen.file or found.st_mtime < started - _CLOCKS or not stat.S_ISREG(found.st_mode):
             return seen  # known, or of an earlier attempt, or a trap
-        told = amount(_first_line(path))
-        reading = Reading(REPORTED, *told) if told else seen.reading
-        return replace(seen, file=mark, reading=reading, at=max(found.st_mtime, started) if told else seen.at)
+        parsed = amount(_first_line(path))
+        reading = Reading(REPORTED, *parsed) if parsed else seen.reading
+        return replace(seen, file=mark, reading=reading, at=max(found.st_mtime, started) if parsed else seen.at)
 
 
 def _first_line(path: Path) -> str:
@@ -177,8 +177,8 @@ def scan(tail: bytes) -> Reading | None:
 
 def _said(line: str) -> Reading | None:
     match = _SAID.search(line)
-    told = numbers(match[1], match[2]) if match else None
-    return Reading(SAID, *told) if told else None
+    parsed = numbers(match[1], match[2]) if match else None
+    return Reading(SAID, *parsed) if parsed else None
 
 
 def _epoch(line: str) -> Reading | None:

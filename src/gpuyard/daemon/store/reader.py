@@ -40,10 +40,10 @@ def select_latest_runs(connection: sqlite3.Connection, kind: str, key: str, limi
 
 def select_past_runs(connection: sqlite3.Connection, kind: str, key: str, limit: int) -> list[dict[str, Any]]:
     """The latest runs of a `signature` or `likeness` for listings, the newest first."""
-    told = connection.execute(
+    rows = connection.execute(
         _LATEST_RUNS[kind].replace(", ".join(RUN_EVIDENCE), ", ".join(_SHOWN_OF_RUNS)), (key, limit)
     )
-    return [dict(zip(_SHOWN_OF_RUNS, row, strict=True)) for row in told]
+    return [dict(zip(_SHOWN_OF_RUNS, row, strict=True)) for row in rows]
 
 
 def select_signatures(connection: sqlite3.Connection, user: str, limit: int) -> list[tuple[Any, ...]]:

@@ -262,8 +262,8 @@ def _spread(connection: sqlite3.Connection, value: str, values: dict[str, float]
     ranks = {name: -(-percent * count // 100) for name, percent in _PERCENTILES}  # rounded up: the nearest rank
     found = _at(connection, (*middle, *ranks.values()))
     median = (found[middle[0]] + found[middle[1]]) / 2
-    told = {name: found[rank] for name, rank in ranks.items()}
-    return {"count": count, "mean": mean, "median": median, **told, "histogram": histogram}
+    quantiles = {name: found[rank] for name, rank in ranks.items()}
+    return {"count": count, "mean": mean, "median": median, **quantiles, "histogram": histogram}
 
 
 def _counts(connection: sqlite3.Connection, count: int) -> list[int]:

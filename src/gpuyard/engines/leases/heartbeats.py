@@ -52,8 +52,8 @@ class Heartbeats:
 class Silence:
     """When silence ends a lease: after `limit` seconds, or once its GPUs were used and have been free for a while."""
 
-    def __init__(self, patience: float, rest: float = REST) -> None:
-        self.patience = patience
+    def __init__(self, limit: float, rest: float = REST) -> None:
+        self.limit = limit
         self._rest = rest
         self._used = -math.inf
         """When somebody was last seen on its GPUs."""
@@ -64,7 +64,7 @@ class Silence:
 
     def broken(self, silent: float) -> str:
         """Why a lease that lasts by heartbeats is over; empty if it is not."""
-        return f"no sign of life for {format_duration(self.patience)}" if silent >= self.patience else ""
+        return f"no sign of life for {format_duration(self.limit)}" if silent >= self.limit else ""
 
     def unused(self, busy: Sequence[bool | None], silent: float, now: float) -> str:
         """Why a lease that lasts while its GPUs are used is over; empty if it is not."""
@@ -73,5 +73,5 @@ class Silence:
         if self.used:
             free = now - self._used
             return f"its GPUs were used, and free for {format_duration(self._rest)}" if free >= self._rest else ""
-        late = silent >= self.patience
-        return f"its GPUs were not used within {format_duration(self.patience)}" if late else ""
+        late = silent >= self.limit
+        return f"its GPUs were not used within {format_duration(self.limit)}" if late else ""

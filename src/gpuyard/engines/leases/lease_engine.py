@@ -110,7 +110,7 @@ class LeaseEngine:
 
     def __init__(self, find: Callable[[str], Terms | None], idle: float = 60.0, rest: float = REST) -> None:
         self._find, self._idle, self._rest = find, idle, rest
-        self.signs = Heartbeats()
+        self.heartbeats = Heartbeats()
         """Where signs of life are noted; any thread may."""
         self.in_use: InUse = lambda gpu, seconds: None
         """Whether somebody is on a GPU; to be told by who looks at the GPUs."""
@@ -277,7 +277,7 @@ class LeaseEngine:
 
     def _forget(self, lease: _Lease) -> None:
         self._leases.pop(lease.job, None)
-        self.signs.forget(lease.job)
+        self.heartbeats.forget(lease.job)
         self._unwatched.discard(lease)
         for who in lease.terms.waiting_for_it:
             self._let_go(who, lease)
@@ -332,7 +332,7 @@ class LeaseEngine:
 
     def _listen(self, lease: _Lease) -> None:
         """Expect heartbeats of a lease; without a process, the last one must be recent."""
-        self.signs.expect(lease.job)
+        self.heartbeats.expect(lease.job)
         terms = lease.terms
         if terms.holder is None:
             lease.silence = lease.silence or Silence(terms.heartbeat or math.inf, self._rest)
@@ -352,7 +352,7 @@ class LeaseEngine:
     def _heard(self, lease: _Lease, gpus: tuple[int, ...], now: float) -> float:
         """Check one lease; returns when to check it again."""
         assert lease.silence is not None
-        silent = self.signs.silent(lease.job, now)
+        silent = self.heartbeats.silent(lease.job, now)
         if gpus:
             busy = [self.in_use(gpu, time.time() - lease.began) for gpu in gpus]
             why = lease.silence.unused(busy, silent, now)
@@ -361,7 +361,7 @@ class LeaseEngine:
         if why:
             self._end(lease, 0 if lease.silence.used else None, why)
             return math.inf
-        return now + (_RETRY if gpus else lease.silence.patience - silent)
+        return now + (_RETRY if gpus else lease.silence.limit - silent)
 
 
 class RoutingEngine:

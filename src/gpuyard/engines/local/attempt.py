@@ -186,8 +186,8 @@ def interrupted(job: str, attempt: int, folder: Path) -> Ended:
         asked_at = wrapper.read_asked(folder)
         asked = asked_at is not None and written.at >= asked_at
         return replace(verdict(job, attempt, folder, written.code), asked=asked)
-    signs = [path.stat().st_mtime for path in (folder / "pid", folder / "output.log") if path.exists()]
-    return Ended(job, attempt, max(signs), None, interrupted=True, message="it ended with the machine")
+    times = [path.stat().st_mtime for path in (folder / "pid", folder / "output.log") if path.exists()]
+    return Ended(job, attempt, max(times), None, interrupted=True, message="it ended with the machine")
 
 
 def _signal_name(number: int) -> str:
@@ -198,11 +198,11 @@ def _signal_name(number: int) -> str:
 
 
 def start(
-    run: LocalAttempt, task: Task, told: Mapping[str, str], life: str, account: Account | None
+    run: LocalAttempt, task: Task, variables: Mapping[str, str], life: str, account: Account | None
 ) -> tuple[int, int]:
     """Start a wrapper; that of another user's job gets nothing of that user's, not even the directory."""
     cgroup = run.cgroup.path if run.cgroup else ""
-    environment = wrapper.environment(task, told, run.folder, account)
+    environment = wrapper.environment(task, variables, run.folder, account)
     arguments = wrapper.command_line(task, run.folder, life, cgroup, account, run.uid)
     if account is None:
         return spawn(arguments, environment, task.directory, run.log, task.umask)

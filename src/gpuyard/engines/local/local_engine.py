@@ -102,8 +102,8 @@ class LocalEngine:
             work = self._folders.make_work(task.job, account)
             if task.script is not None:
                 task = folders.with_script(task, task.script, work)
-            told = wrapper.told(task, attempt, placement, self._devices, work)
-            run.pid, run.pidfd = start(run, task, told, self._life, account)
+            job_variables = wrapper.job_variables(task, attempt, placement, self._devices, work)
+            run.pid, run.pidfd = start(run, task, job_variables, self._life, account)
         except (EngineError, LaunchRefused):
             if cgroup:
                 cgroup.remove()

@@ -194,7 +194,7 @@ def environment(
     return {key: value for key, value in _given(task).items() if passes(key)} | dict(variables) | mark
 
 
-def told(task: Task, attempt: int, placement: Placement, devices: Sequence[str], work: Path) -> dict[str, str]:
+def job_variables(task: Task, attempt: int, placement: Placement, devices: Sequence[str], work: Path) -> dict[str, str]:
     """Variables with a job's GPUs, its id and its directories."""
     return {
         "PWD": task.directory,
