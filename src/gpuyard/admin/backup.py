@@ -38,19 +38,14 @@ _LARGEST_MANIFEST = 2**20
 @dataclass(frozen=True, slots=True)
 class Manifest:
     format: int
-    gpuyard: str
-    """The version that made it."""
-    schema: int
-    """The version of the store."""
+    gpuyard: str  # the version that made it
+    schema: int  # the version of the store
     made_at: str
-    jobs: int
-    """How many there are, and how many of them are not over."""
+    jobs: int  # how many there are, and how many of them are not over
     open_jobs: int
     events: int
-    logs: bool
-    """Whether output is in it."""
-    size: int
-    """Bytes of the store, and their SHA-256."""
+    logs: bool  # whether output is in it
+    size: int  # bytes of the store, and their SHA-256
     sha256: str
 
 
@@ -286,14 +281,10 @@ def sync(path: Path) -> None:
 class Losses:
     """Jobs that differ between a backup and now."""
 
-    unknown: list[str]
-    """They run or wait now, and the backup does not know them."""
-    out_of_step: list[str]
-    """They run now, and the backup has them waiting, over, or in another attempt."""
-    revived: list[str]
-    """They are over now, and the backup has them waiting or running."""
-    newest: int
-    """The largest id that was ever given, as far as that is known."""
+    unknown: list[str]  # they run or wait now, and the backup does not know them
+    out_of_step: list[str]  # they run now, and the backup has them waiting, over, or in another attempt
+    revived: list[str]  # they are over now, and the backup has them waiting or running
+    newest: int  # the largest id that was ever given, as far as that is known
 
 
 def losses(settings: Settings, backup: Backup) -> Losses:

@@ -35,8 +35,7 @@ class Finding(NamedTuple):
     check: str
     state: State
     found: str
-    mend: str = ""
-    """What to do; empty where all is well."""
+    mend: str = ""  # what to do; empty where all is well
 
 
 def ok(check: str, found: str) -> Finding:
@@ -58,14 +57,11 @@ class Installation:
     """A data directory, and its daemon if it answers."""
 
     settings: Settings
-    problem: str = ""
-    """What is wrong with the settings; then these are the defaults."""
+    problem: str = ""  # what is wrong with the settings; then these are the defaults
     client: Client = field(init=False)
     status: dict[str, Any] | None = None
-    silence: str = ""
-    """Why no daemon answers."""
-    refused: bool = False
-    """Whether there is one, but not for us."""
+    silence: str = ""  # why no daemon answers
+    refused: bool = False  # whether there is one, but not for us
 
     def __post_init__(self) -> None:
         self.client = Client(self.settings.socket, timeout=10.0)

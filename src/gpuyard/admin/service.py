@@ -69,8 +69,7 @@ class Place:
     """Whose systemd it is: the system's, or a user's own."""
 
     system: bool
-    root: Path = _ROOT
-    """What stands for / (where a system is put together that does not run)."""
+    root: Path = _ROOT  # what stands for / (where a system is put together that does not run)
 
     @property
     def unit(self) -> Path:

@@ -36,8 +36,7 @@ from gpuyard.errors import UserError
 from gpuyard.policies.deployment import guard_of, serve_policy
 from gpuyard.spec.work import Work
 
-FIRST = 20
-"""Jobs of the queue's head that are told of."""
+FIRST = 20  # jobs of the queue's head that are told of
 _KEEP = 5.0  # seconds: ranks may change though nothing happens
 _MOST_KEPT = 32
 
@@ -54,19 +53,13 @@ class MovedJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    policy: str
-    """In full."""
-    starts: list[str]
-    """Who would start now."""
-    stops: list[str]
-    """Who would be stopped now, to wait again."""
-    order: list[MovedJob]
-    """The head of the queue in the new order."""
-    moved: int
-    """How many waiting jobs would have another place."""
+    policy: str  # in full
+    starts: list[str]  # who would start now
+    stops: list[str]  # who would be stopped now, to wait again
+    order: list[MovedJob]  # the head of the queue in the new order
+    moved: int  # how many waiting jobs would have another place
     waiting: int
-    note: str | None
-    """What this does not tell."""
+    note: str | None  # what this does not tell
 
 
 class Previews:
@@ -155,10 +148,8 @@ WHILE_RUNNING = frozenset(
 @dataclass(frozen=True, slots=True)
 class Why:
     reason: Reason
-    ahead: list[str]
-    """Waiting jobs that go first, in order."""
-    blockers: list[tuple[str, float]]
-    """Running jobs that would have to end first, and when each is expected to."""
+    ahead: list[str]  # waiting jobs that go first, in order
+    blockers: list[tuple[str, float]]  # running jobs that would have to end first, and when each is expected to
 
 
 class Commands:

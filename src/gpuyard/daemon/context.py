@@ -132,8 +132,7 @@ class Context:
         self.clock = Clock(store.last_at)
         self.times = Times(store.latest_at)
         self.meters = Meters(store.open, store.latest_at)
-        self.measures = Measures(settings.data_dir / "measures.json")
-        """What running jobs use of their GPUs."""
+        self.measures = Measures(settings.data_dir / "measures.json")  # what running jobs use of their GPUs
         self.measures.gpu_memory = max((float(device.memory) for device in machine.gpus.devices), default=0.0)
         self.checkpoints = Checkpoints(store)
         self.inbox = Inbox()
@@ -143,8 +142,7 @@ class Context:
         """Called with the records that were written, by the loop's thread: they must be quick."""
         self.watchers: list[Callable[[float, Sequence[Reading], Sequence[Seen]], None]] = []
         """Called with each look at GPUs and jobs, by the thread that looked: they must be quick."""
-        self.unwritten: list[Record] = []
-        """Records of this turn."""
+        self.unwritten: list[Record] = []  # records of this turn
         self.environments: dict[str, str] = {}
         """Environments and scripts by their hash, to be written with the next records."""
         self.answers: dict[tuple[str, str], Answered] = {}

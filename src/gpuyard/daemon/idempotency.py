@@ -10,15 +10,13 @@ from gpuyard.daemon.context import Context
 from gpuyard.daemon.store.reader import Answered
 from gpuyard.errors import UserError
 
-KEPT = 7 * 86400.0
-"""Seconds for which an answer is kept."""
+KEPT = 7 * 86400.0  # seconds for which an answer is kept
 
 
 class KeyedRequest(NamedTuple):
     user: str
     key: str
-    request: str
-    """A hash of what is asked for."""
+    request: str  # a hash of what is asked for
 
 
 class Idempotency:

@@ -23,12 +23,9 @@ class UserShare:
     group: str
     weight: float
     quota: Quota
-    gpus: int
-    """GPUs at this moment."""
-    week: float
-    """GPU-hours in the last seven days."""
-    faded: float
-    """GPU-hours as fair shares count them: less and less with time, and for the weight."""
+    gpus: int  # GPUs at this moment
+    week: float  # GPU-hours in the last seven days
+    faded: float  # GPU-hours as fair shares count them: less and less with time, and for the weight
 
 
 class Limits:

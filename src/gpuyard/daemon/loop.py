@@ -66,12 +66,10 @@ class Yard:
         self.store, self.engine, self.machine, self.settings = store, engine, machine, settings
         self.clock, self.meters, self.measures = context.clock, context.meters, context.measures
         self.listeners, self.ask, self.record = context.listeners, context.ask, context.record
-        self.failing = ""
-        """Why nothing can be written now; empty if all is well."""
+        self.failing = ""  # why nothing can be written now; empty if all is well
         self.expect: Callable[[str], None] = lambda job: None
         """Called with every waiting lease, so that it is given up when its process ends."""
-        self.due_back = np.inf
-        """When the next turn ends at the latest, on the monotonic clock, unless the thread hangs."""
+        self.due_back = np.inf  # when the next turn ends at the latest, on the monotonic clock, unless the thread hangs
         self._looks = 0
         self._written: list[Record] = []
         self._launches: list[Placed] = []

@@ -40,20 +40,14 @@ class Meters:
 
     def __init__(self, opened: Mapping[str, JobView], latest_at: Callable[[str], float]) -> None:
         self.submitted = 0
-        self.finished: Counter[str] = Counter()
-        """By outcome."""
-        self.events: Counter[str] = Counter()
-        """By kind."""
-        self.waits = Histogram(_LONG)
-        """Seconds from when a job began to wait, the last time, to its start."""
-        self.runs: dict[str, Histogram] = {}
-        """Seconds from the start of the last attempt to its end, by outcome."""
+        self.finished: Counter[str] = Counter()  # by outcome
+        self.events: Counter[str] = Counter()  # by kind
+        self.waits = Histogram(_LONG)  # seconds from when a job began to wait, the last time, to its start
+        self.runs: dict[str, Histogram] = {}  # seconds from the start of the last attempt to its end, by outcome
         self.plans = Histogram(_SHORT)
-        self.plan_cpu = 0.0
-        """Seconds of CPU time that planning took."""
+        self.plan_cpu = 0.0  # seconds of CPU time that planning took
         self.commits = Histogram(_SHORT)
-        self.learned = Counts()
-        """What trained policies did that decided before; the present one's guard has its own."""
+        self.learned = Counts()  # what trained policies did that decided before; the present one's guard has its own
         self._since = {
             view.id: latest_at(view.id) if view.attempt and view.state != "running" else view.submitted
             for view in opened.values()

@@ -49,8 +49,7 @@ class ConfiguredPolicy(NamedTuple):
     """The configured policy, or its replacement."""
 
     planner: OrderedPlanner
-    in_place_of: str = ""
-    """The one that cannot be used; empty: it can."""
+    in_place_of: str = ""  # the one that cannot be used; empty: it can
     because: str = ""
 
     def details(self) -> dict[str, Any]:
@@ -110,13 +109,11 @@ class Planning:
         self._place, self._look_at_gpus = place, look_at_gpus
         self.configured = configured_policy(context.store, context.settings)
         self.planner = self.configured.planner
-        self.trouble = ""
-        """What to tell people of the policy: another than they want decides; empty: all is well."""
+        self.trouble = ""  # what to tell people of the policy: another than they want decides; empty: all is well
         if self.configured.in_place_of:
             wanted, because = self.configured.in_place_of, self.configured.because
             self.trouble = f"policy {wanted} cannot be used any more, so {self.planner.text} decides: {because}"
-        self.seconds: deque[float] = deque(maxlen=1000)
-        """What the latest plans took."""
+        self.seconds: deque[float] = deque(maxlen=1000)  # what the latest plans took
         self._planned = -1
         self._wake_at = np.inf
         self._quiet_until = 0.0

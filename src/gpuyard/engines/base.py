@@ -27,8 +27,7 @@ class LaunchRefused(GpuyardError):
 @dataclass(frozen=True, slots=True)
 class Node:
     name: str
-    gpus: tuple[str, ...]
-    """What `CUDA_VISIBLE_DEVICES` calls each of its GPUs, by index."""
+    gpus: tuple[str, ...]  # what `CUDA_VISIBLE_DEVICES` calls each of its GPUs, by index
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +42,8 @@ class Placement:
 class Client:
     """What a client of MPS may have of its GPU."""
 
-    thread_percentage: float = 0.0
-    """Percent of the threads; 0: all."""
-    memory: float = 0.0
-    """Bytes; 0: as much as there is."""
+    thread_percentage: float = 0.0  # percent of the threads; 0: all
+    memory: float = 0.0  # bytes; 0: as much as there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,36 +55,24 @@ class Task:
     directory: str
     environment: Mapping[str, str] = field(default_factory=dict)
     """The submitter's environment; the engine adds to it what tells the job its GPUs and its id."""
-    output_limit: int = 2**30
-    """Bytes of output that are kept: the beginning and the end, if there is more."""
-    umask: int = 0o022
-    """What the files that it makes may not permit."""
-    user: str = ""
-    """Who it runs as; nobody else than the engine itself, if empty."""
-    limits: tuple[str, ...] = ()
-    """Limits of its processes that differ from the engine's own, as in `nofile=1024:4096`."""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """What comes on top of the environment."""
-    script: bytes | None = None
-    """A text that is run in place of the command's first word."""
-    output: str = ""
-    """The file that its output goes to, opened by the job's own side; empty: ours."""
-    error: str = ""
-    """The file that its errors go to, if not where its output goes."""
-    append: bool = False
-    """Whether these files are appended to; else what they held is lost."""
-    mps: Client | None = None
-    """Of a client of MPS: what it may have; None: it is none."""
+    output_limit: int = 2**30  # bytes of output that are kept: the beginning and the end, if there is more
+    umask: int = 0o022  # what the files that it makes may not permit
+    user: str = ""  # who it runs as; nobody else than the engine itself, if empty
+    limits: tuple[str, ...] = ()  # limits of its processes that differ from the engine's own, as in `nofile=1024:4096`
+    variables: Mapping[str, str] = field(default_factory=dict)  # what comes on top of the environment
+    script: bytes | None = None  # a text that is run in place of the command's first word
+    output: str = ""  # the file that its output goes to, opened by the job's own side; empty: ours
+    error: str = ""  # the file that its errors go to, if not where its output goes
+    append: bool = False  # whether these files are appended to; else what they held is lost
+    mps: Client | None = None  # of a client of MPS: what it may have; None: it is none
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     job: str
     attempt: int
-    at: float
-    """When it began, in seconds since the epoch."""
-    handle: str
-    """What the engine calls it: a process id, a cluster's job id."""
+    at: float  # when it began, in seconds since the epoch
+    handle: str  # what the engine calls it: a process id, a cluster's job id
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +82,11 @@ class Ended:
     job: str
     attempt: int
     at: float
-    code: int | None
-    """Exit code as the shell has it, 128 + n for signal n; None where it cannot be known."""
-    interrupted: bool = False
-    """Whether it ended with the machine, not by itself."""
-    message: str = ""
-    """What a user should know beyond the code."""
-    began: float | None = None
-    """When it began, where that is known."""
-    asked: bool = False
-    """Whether it had been asked to end before it did; false if it came to its end by itself."""
+    code: int | None  # exit code as the shell has it, 128 + n for signal n; None where it cannot be known
+    interrupted: bool = False  # whether it ended with the machine, not by itself
+    message: str = ""  # what a user should know beyond the code
+    began: float | None = None  # when it began, where that is known
+    asked: bool = False  # whether it had been asked to end before it did; false if it came to its end by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +95,7 @@ class NeverBegan:
 
     job: str
     attempt: int
-    message: str = ""
-    """Why, where that is worth telling."""
+    message: str = ""  # why, where that is worth telling
 
 
 @dataclass(frozen=True, slots=True)

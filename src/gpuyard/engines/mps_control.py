@@ -45,8 +45,7 @@ class Subprocess:
     ) -> None:
         """Start it; `given` is its input, and `files` is the prefix of the two files."""
         self._printed, self._code = files.with_suffix(".out"), files.with_suffix(".code")
-        self.deadline = time.monotonic() + seconds
-        """When it has taken too long, on the monotonic clock."""
+        self.deadline = time.monotonic() + seconds  # when it has taken too long, on the monotonic clock
         try:
             self._code.unlink(missing_ok=True)
             with open(self._printed, "wb") as printed:
@@ -105,13 +104,10 @@ class Subprocess:
 logger = logging.getLogger(__name__)
 
 PROGRAM = "nvidia-cuda-mps-control"
-PATIENCE = 5.0
-"""Seconds that each call of it may take."""
-LINGER = 2.0
-"""Seconds for which a control daemon without jobs is kept: in a queue the next job is often there by then."""
+PATIENCE = 5.0  # seconds that each call of it may take
+LINGER = 2.0  # seconds for which a control daemon without jobs is kept: in a queue the next job is often there by then
 _GRACE = 1.0  # seconds between TERM and KILL
-SHORT = "/tmp/gpuyard-mps-"
-"""How directories begin that stand in for those with a long path."""
+SHORT = "/tmp/gpuyard-mps-"  # how directories begin that stand in for those with a long path
 _PAUSE = 0.05  # seconds between two looks whether all of it is gone
 _MOST_PATH = 80  # bytes: the sockets in a directory have names up to 18 long, and the kernel takes 107 in all
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LD_LIBRARY_PATH")
@@ -128,8 +124,7 @@ class Phase(Enum):
     DOWN = "down"
     STARTING = "starting"
     UP = "up"
-    QUITTING = "quitting"
-    """It was told to end, and does, or does not."""
+    QUITTING = "quitting"  # it was told to end, and does, or does not
     KILLING = "killing"
 
 
@@ -149,25 +144,20 @@ def program(path: str | None = None) -> str:
 class Control:
     """A control daemon, on one GPU and for one user."""
 
-    place: Path
-    """Where records are, and what belongs to each."""
+    place: Path  # where records are, and what belongs to each
     gpu: int
-    device: str
-    """What `CUDA_VISIBLE_DEVICES` calls the GPU."""
+    device: str  # what `CUDA_VISIBLE_DEVICES` calls the GPU
     uid: int
-    account: Account | None = None
-    """Who it runs as; None if that is who we are."""
+    account: Account | None = None  # who it runs as; None if that is who we are
     user: str = ""
     life: str = field(default_factory=processes.life)
     attempts: set[tuple[str, int]] = field(default_factory=set)
     """Who needs it: those that run, and those that wait for it."""
     phase: Phase = Phase.DOWN
-    problem: str = ""
-    """Why it could not be started."""
+    problem: str = ""  # why it could not be started
     errand: Subprocess | None = None
     pipe: str = ""
-    look_at: float = float("inf")
-    """When `step` is due, on the monotonic clock."""
+    look_at: float = float("inf")  # when `step` is due, on the monotonic clock
     _deadline: float = 0.0
     _process: tuple[int, int] | None = None
     _seen: dict[int, int] = field(default_factory=dict)

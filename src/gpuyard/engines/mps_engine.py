@@ -40,8 +40,7 @@ logger = logging.getLogger(__name__)
 _MIB = 2**20
 _LAST_PATIENCE = 2 * PATIENCE + 1.0  # seconds at our own end: one call may run, another follows
 _HASTE = 1.0  # seconds at our own end for one that begins, and that nobody needs
-NOBODYS = "", 0
-"""Whose a process of MPS is: ours, but of no attempt."""
+NOBODYS = "", 0  # whose a process of MPS is: ours, but of no attempt
 
 
 class MpsEngine:

@@ -17,16 +17,12 @@ class GpusUnavailable(GpuyardError):
 class Device:
     """One GPU, or one MIG device, which counts as a GPU of its own."""
 
-    index: int
-    """0, 1, 2 ...: the numbers that users see, in the order of the PCI bus."""
-    uuid: str
-    """Empty for a GPU that has not answered since the source was opened; it gets its own once it does."""
+    index: int  # 0, 1, 2 ...: the numbers that users see, in the order of the PCI bus
+    uuid: str  # empty for a GPU that has not answered since the source was opened; it gets its own once it does
     name: str
-    memory: int
-    """Bytes in all; 0 where that is not known."""
+    memory: int  # bytes in all; 0 where that is not known
     simulated: bool = False
-    capability: tuple[int, int] | None = None
-    """What NVIDIA calls its compute capability; None where that is not told."""
+    capability: tuple[int, int] | None = None  # what NVIDIA calls its compute capability; None where that is not told
 
     @property
     def visible_as(self) -> str:
@@ -37,12 +33,9 @@ class Device:
 @dataclass(frozen=True, slots=True)
 class Process:
     pid: int
-    memory: int
-    """Bytes on this GPU; 0 where that is not known."""
-    graphics: bool = False
-    """Whether it only draws, as a desktop does, and computes nothing."""
-    utilization: int | None = None
-    """Percent of the GPU that it kept busy lately."""
+    memory: int  # bytes on this GPU; 0 where that is not known
+    graphics: bool = False  # whether it only draws, as a desktop does, and computes nothing
+    utilization: int | None = None  # percent of the GPU that it kept busy lately
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +43,17 @@ class Reading:
     """What one look at a GPU saw. None where the device does not say."""
 
     index: int
-    lost: bool = False
-    """Whether it did not answer; then nothing else here counts."""
-    problem: str = ""
-    """What the driver said, if it did not answer."""
+    lost: bool = False  # whether it did not answer; then nothing else here counts
+    problem: str = ""  # what the driver said, if it did not answer
     memory_used: int = 0
-    utilization: int | None = None
-    """Percent of the last sample period."""
+    utilization: int | None = None  # percent of the last sample period
     temperature: int | None = None
-    power: float | None = None
-    """Watts."""
-    memcopy: int | None = None
-    """Percent of the last sample period in which memory was read or written."""
+    power: float | None = None  # watts
+    memcopy: int | None = None  # percent of the last sample period in which memory was read or written
     sm_clock: int | None = None
-    memory_clock: int | None = None
-    """MHz."""
-    throttle: int | None = None
-    """NVML's bits for what slows it down; 0: nothing."""
-    xid: int = 0
-    """The number of an error that the driver told of since the look before; 0: none."""
+    memory_clock: int | None = None  # MHz
+    throttle: int | None = None  # NVML's bits for what slows it down; 0: nothing
+    xid: int = 0  # the number of an error that the driver told of since the look before; 0: none
     processes: tuple[Process, ...] = ()
 
 

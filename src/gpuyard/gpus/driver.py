@@ -46,13 +46,11 @@ class Found:
     """A GPU, or a MIG device, that answers."""
 
     handle: Handle
-    chip: Handle
-    """The GPU that it is part of; the same handle for a whole GPU."""
+    chip: Handle  # the GPU that it is part of; the same handle for a whole GPU
     uuid: str
     name: str
     memory: int
-    capability: tuple[int, int] | None = None
-    """The compute capability, where the driver tells."""
+    capability: tuple[int, int] | None = None  # the compute capability, where the driver tells
 
     @property
     def is_mig(self) -> bool:

@@ -31,8 +31,7 @@ class Tenant(NamedTuple):
 
     job: str
     share: float = 1.0
-    busy: float | None = None
-    """Percent of it that the job is said to keep busy; None: the model says it."""
+    busy: float | None = None  # percent of it that the job is said to keep busy; None: the model says it
 
 
 class Load(NamedTuple):

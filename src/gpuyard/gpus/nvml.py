@@ -72,11 +72,7 @@ class NvmlGpus:
     simulated = False
 
     def __init__(
-        self,
-        *,
-        retry_driver: float = 5.0,
-        retry_gpu: float = 60.0,
-        clock: Callable[[], float] = time.monotonic,
+        self, *, retry_driver: float = 5.0, retry_gpu: float = 60.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Open the driver, and again every so many seconds while all of it, or one GPU, does not answer.
 

@@ -51,12 +51,9 @@ State = Literal["free", "ours", "foreign", "unknown"]
 class FreeRule:
     """When a GPU without processes counts as free."""
 
-    utilization: float = 10.0
-    """Percent that it may be busy."""
-    memory_share: float = 0.001
-    """Share of its memory that may be taken ..."""
-    memory: float = 50 * 2**20
-    """... or less than these bytes, whichever is more."""
+    utilization: float = 10.0  # percent that it may be busy
+    memory_share: float = 0.001  # share of its memory that may be taken ...
+    memory: float = 50 * 2**20  # ... or less than these bytes, whichever is more
     graphics_share: float = 0.05
     """Processes that only draw do not count while they and all else take less than this share of the memory."""
     settle: float = 5.0
@@ -136,10 +133,8 @@ class Sampler:
         self.gpus = gpus
         self.rule = rule or FreeRule()
         self.readings: Sequence[Reading] = ()
-        self.at: float | None = None
-        """When the latest reading began, on the monotonic clock; None before the first."""
-        self.read_seconds = 0.0
-        """How long it took."""
+        self.at: float | None = None  # when the latest reading began, on the monotonic clock; None before the first
+        self.read_seconds = 0.0  # how long it took
         self._clock = clock
 
     def fresh(self, max_age: float = 0.0) -> Sequence[Reading]:

@@ -13,8 +13,7 @@ from gpuyard.errors import UserError
 from gpuyard.gpus.base import Device, Reading
 from gpuyard.units import format_size, parse_duration, parse_size
 
-VARIABLE = "GPUYARD_SIMULATE_USE"
-"""What says so in an environment, where nobody else did."""
+VARIABLE = "GPUYARD_SIMULATE_USE"  # what says so in an environment, where nobody else did
 _PARTS = re.compile(r"[;\n]")
 _BUSY = "util="
 _MOST_VALUES = 10_000  # values of a ramp
@@ -27,14 +26,11 @@ _HELP = "write for example 2G, ramp:391M,713M,1045M or spikes:500M,3G,10s,1s, wi
 class Use:
     """Bytes that a job takes on each of its GPUs over time, and how busy it keeps them."""
 
-    values: tuple[int, ...]
-    """Of a ramp one for each step; of spikes what is taken between them, and in them."""
+    values: tuple[int, ...]  # of a ramp one for each step; of spikes what is taken between them, and in them
     step: float = 1.0
-    every: float = 0.0
-    """Of spikes: seconds from the beginning of one to that of the next; 0: there are none."""
+    every: float = 0.0  # of spikes: seconds from the beginning of one to that of the next; 0: there are none
     length: float = 0.0
-    utilization: float | None = None
-    """Percent; None where that was not said."""
+    utilization: float | None = None  # percent; None where that was not said
 
     def at(self, seconds: float) -> int:
         if self.every:
@@ -160,12 +156,9 @@ class Demand(NamedTuple):
 
     job: str
     wanted: int
-    promised: int
-    """Bytes that it said it needs at most, by which it was placed."""
-    grew_at: float = 0.0
-    """When it came to want as much as it does."""
-    capped: bool = False
-    """Whether it may never have more than it promised."""
+    promised: int  # bytes that it said it needs at most, by which it was placed
+    grew_at: float = 0.0  # when it came to want as much as it does
+    capped: bool = False  # whether it may never have more than it promised
 
     @property
     def excess(self) -> int:

@@ -20,13 +20,11 @@ from urllib.parse import quote
 
 from gpuyard.notify.subscriptions import LOCAL, MOST_DESTINATIONS, scrub
 
-LONGEST = 90
-"""Seconds after which it ends by itself, whatever it does."""
+LONGEST = 90  # seconds after which it ends by itself, whatever it does
 _ERRNO = re.compile(r"\[Errno -?\d+\] ([^\"'<>()\[\]]+)")
 _TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 _MOST_ERROR = 300
-_PROGRAMS = ("json", "jsons", "form", "forms")
-"""What is read by programs: it is given the facts as fields, too."""
+_PROGRAMS = ("json", "jsons", "form", "forms")  # what is read by programs: it is given the facts as fields, too
 _TYPES = {"finish": "success", "failure": "failure", "timeout": "warning", "long-wait": "warning"}
 _CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 

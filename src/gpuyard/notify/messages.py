@@ -109,8 +109,7 @@ def last_lines(data: bytes, cut: bool = False) -> str:
 
 _KINDS = "'Started', 'Exited', 'Cancelled'"
 _AT_ONCE = 1000
-_ASKED = 20
-"""Cancelled tasks of an array of which it is looked up who did that."""
+_ASKED = 20  # cancelled tasks of an array of which it is looked up who did that
 
 
 class LogRow(NamedTuple):
@@ -127,12 +126,9 @@ class Trigger:
     id: str
     event: str
     at: float
-    view: JobView
-    """The job; of an array its first task."""
-    tasks: Sequence[JobView] = ()
-    """Of an array, all of them."""
-    by: str = ""
-    """Who cancelled it."""
+    view: JobView  # the job; of an array its first task
+    tasks: Sequence[JobView] = ()  # of an array, all of them
+    by: str = ""  # who cancelled it
     each: bool | None = None
     """Whether it is for those who want to be told of each task (True), or of none (False); None: for all."""
 
@@ -261,20 +257,16 @@ _ORDER = ("failed", "oom", "timeout", "interrupted", "cancelled", "running", "qu
 class Sources:
     database: Path
     host: str
-    open: Callable[[], list[JobView]]
-    """Jobs that are not over."""
-    why: Callable[[JobView], str]
-    """Why a job waits, or what is to be said of its end."""
+    open: Callable[[], list[JobView]]  # jobs that are not over
+    why: Callable[[JobView], str]  # why a job waits, or what is to be said of its end
     output: Callable[[str, int, int, int], tuple[int, bytes]]
     """A job's output: its attempt, an offset (from the end, if below 0), and how many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    facts: dict[str, str]
-    """For templates: texts."""
-    fields: dict[str, Any]
-    """For programs: numbers where there are some."""
+    facts: dict[str, str]  # for templates: texts
+    fields: dict[str, Any]  # for programs: numbers where there are some
 
 
 def message_of(happening: Trigger, sources: Sources) -> Message:

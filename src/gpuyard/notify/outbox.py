@@ -16,10 +16,8 @@ from gpuyard.errors import UserError, suggest
 from gpuyard.notify.subscriptions import DEFAULT_EVENTS, LONG_WAIT_SECONDS, REMOVED, mask
 
 VERSION = 1
-MOST_SUBSCRIPTIONS = 50
-"""Of one user."""
-MOST_WAITING = 1000
-"""Deliveries of one user that may wait to be sent; what comes then is dropped, and that is told."""
+MOST_SUBSCRIPTIONS = 50  # of one user
+MOST_WAITING = 1000  # deliveries of one user that may wait to be sent; what comes then is dropped, and that is told
 _DAY = 86400.0
 _KEPT, _FAILURES_KEPT, _URLS_KEPT = 7 * _DAY, 30 * _DAY, 30 * _DAY
 WAITING, DELIVERED, GIVEN_UP = "waiting", "delivered", "given-up"
@@ -36,14 +34,11 @@ class Subscription:
     name: str
     url: str = field(repr=False)
     events: tuple[str, ...] = DEFAULT_EVENTS
-    long_wait: float = LONG_WAIT_SECONDS
-    """Seconds that are a long wait."""
-    title: str = ""
-    """A template of its own; empty: the usual one."""
+    long_wait: float = LONG_WAIT_SECONDS  # seconds that are a long wait
+    title: str = ""  # a template of its own; empty: the usual one
     body: str = ""
     created: float = 0.0
-    of_jobs: bool = False
-    """Given with a job, for jobs that name it."""
+    of_jobs: bool = False  # given with a job, for jobs that name it
 
     @property
     def target(self) -> str:
@@ -59,18 +54,15 @@ class Delivery:
     name: str
     target: str
     user: str
-    job: str
-    """Empty for a test."""
+    job: str  # empty for a test
     event: str
     at: float
     title: str
     body: str
-    fields: Mapping[str, Any]
-    """What happened, for programs."""
+    fields: Mapping[str, Any]  # what happened, for programs
     state: str = WAITING
     attempts: int = 0
-    next: float = 0.0
-    """When it is to be tried."""
+    next: float = 0.0  # when it is to be tried
     ended: float | None = None
     error: str = ""
     id: int = 0

@@ -23,8 +23,7 @@ from gpuyard.errors import GpuyardError
 from gpuyard.notify.outbox import Delivery
 from gpuyard.notify.subscriptions import MAIL, scrub
 
-SEND_TIMEOUT = 60.0
-"""Seconds that sending may take."""
+SEND_TIMEOUT = 60.0  # seconds that sending may take
 _PASSED = ("PYTHONPATH", "LANG", "LC_ALL", "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy",
            "no_proxy")  # fmt: skip
 
@@ -41,8 +40,7 @@ class OutgoingMessage:
     url: str
 
 
-ResultCallback = Callable[[OutgoingMessage, str], None]
-"""Told of a parcel why it could not be sent, or nothing."""
+ResultCallback = Callable[[OutgoingMessage, str], None]  # told of a parcel why it could not be sent, or nothing
 
 
 def uses_mail_server(url: str) -> bool:

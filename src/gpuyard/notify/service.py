@@ -51,8 +51,7 @@ _IDLE = 30.0
 _AFTER_TROUBLE = 5.0
 _LAG = 1000  # events without news that are looked at again after a crash
 _PRUNE = 6 * 3600.0
-_OLD = 86400.0
-"""Seconds after which an event is no news any more, and a delivery is given up."""
+_OLD = 86400.0  # seconds after which an event is no news any more, and a delivery is given up
 _AT_ONCE, _OF_A_USER, _PARCELS = 4, 2, 20
 """Processes that send at the same time, of one user, and what each takes along."""
 
@@ -66,14 +65,11 @@ class Dispatcher:
         self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
         self._senders = ThreadPoolExecutor(_AT_ONCE, "notices-send")
         self._lock = threading.Lock()
-        self._busy: set[int] = set()
-        """Subscriptions that something is being sent for."""
-        self._under_way: list[str] = []
-        """A user for each process that sends."""
+        self._busy: set[int] = set()  # subscriptions that something is being sent for
+        self._under_way: list[str] = []  # a user for each process that sends
         self._wanted = True
         self._seq: int | None = None
-        self._kept = 0
-        """How far the log has been looked at, by what is written down."""
+        self._kept = 0  # how far the log has been looked at, by what is written down
         self._waits_at = self._prune_at = 0.0
 
     def start(self) -> None:
@@ -319,8 +315,7 @@ class NotificationService:
 
     def __init__(self, settings: Settings, sources: Sources) -> None:
         self.outbox = Outbox(settings.data_dir / "notices.db")
-        self.mail = bool(settings.mail)
-        """Whether an address is enough."""
+        self.mail = bool(settings.mail)  # whether an address is enough
         self._host = sources.host
         self._courier = MessageSender(settings)
         self._asked = ThreadPoolExecutor(2, "notices-asked")

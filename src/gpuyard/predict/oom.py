@@ -11,15 +11,11 @@ from gpuyard.core.model import Request
 from gpuyard.spec.work import Work
 from gpuyard.units import format_size
 
-TAIL = 2**16
-"""Bytes of the end of a log that are looked at."""
-FULL = 0.97
-"""The part of a GPU's memory that is in use when there is none left, near enough."""
+TAIL = 2**16  # bytes of the end of a log that are looked at
+FULL = 0.97  # the part of a GPU's memory that is in use when there is none left, near enough
 
-_LOUD, _QUIET = 40, 10
-"""Lines of other output that may follow an exception, and words within a line."""
-_SAID = 200
-"""Characters of a line that are worth repeating."""
+_LOUD, _QUIET = 40, 10  # lines of other output that may follow an exception, and words within a line
+_SAID = 200  # characters of a line that are worth repeating
 _LONG = 2000
 """Lines, and characters of a line, that are looked at: nobody who prints long ones is to keep a daemon busy."""
 _ANY = re.compile(r"memory|oom\b|alloc|exhausted|_STATUS_", re.IGNORECASE)
@@ -29,12 +25,9 @@ _ANY = re.compile(r"memory|oom\b|alloc|exhausted|_STATUS_", re.IGNORECASE)
 class Death(NamedTuple):
     """A job ran out of GPU memory, with the bytes that its output tells."""
 
-    said: str
-    """The line that says so."""
-    wanted: float = 0.0
-    """Bytes that it tried to get when there were none; 0 if it does not say."""
-    held: float = 0.0
-    """Bytes that it had by then; 0 if it does not say."""
+    said: str  # the line that says so
+    wanted: float = 0.0  # bytes that it tried to get when there were none; 0 if it does not say
+    held: float = 0.0  # bytes that it had by then; 0 if it does not say
 
 
 _GPU = re.compile(
@@ -83,8 +76,7 @@ _SILENT = re.compile(
 """Lines that are not counted: parts of a traceback, rules, and what launchers say at the end."""
 
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_MUCH = 2.0**50
-"""Bytes that nobody means: a number that is no amount."""
+_MUCH = 2.0**50  # bytes that nobody means: a number that is no amount
 _AMOUNT = r"([\d,]+(?:\.\d+)?)\s*([KMGTkmgt]?)(?:i?B|bytes)?\b"
 _WANTED = re.compile(rf"(?:ried to allocate|rying to allocate|to allocate|ailed to allocate|allocating)\s+{_AMOUNT}")
 _HELD = re.compile(
@@ -171,10 +163,8 @@ def _tensor(line: str) -> float:
     return size if size < _MUCH else 0.0
 
 
-TOLERANCE = 64 * 2.0**20
-"""Bytes beyond its share that nobody is blamed for."""
-BLAMELESS = 5
-"""How often a job that kept to its share is run again without that being counted."""
+TOLERANCE = 64 * 2.0**20  # bytes beyond its share that nobody is blamed for
+BLAMELESS = 5  # how often a job that kept to its share is run again without that being counted
 _STEP = 64 * 2**20
 _MORE, _GROWTH = 1.25, 1.5
 
@@ -182,21 +172,16 @@ _MORE, _GROWTH = 1.25, 1.5
 class Shortage(NamedTuple):
     """What is known of an attempt that ran out of GPU memory."""
 
-    needed: float
-    """Bytes on one GPU that it had or tried to get; 0 where nobody knows."""
-    full: bool
-    """Whether the GPU had none left; else something else limited it, such as a cap."""
-    died_on: float
-    """Bytes of the smallest of its GPUs."""
-    stopped: bool = False
-    """Whether it was stopped for exceeding its share, before the GPU had none left."""
+    needed: float  # bytes on one GPU that it had or tried to get; 0 where nobody knows
+    full: bool  # whether the GPU had none left; else something else limited it, such as a cap
+    died_on: float  # bytes of the smallest of its GPUs
+    stopped: bool = False  # whether it was stopped for exceeding its share, before the GPU had none left
 
 
 class Share(NamedTuple):
     """What a job gets next."""
 
-    memory: float
-    """Bytes on each GPU; of one that is alone there, how large the GPUs must be (0: any)."""
+    memory: float  # bytes on each GPU; of one that is alone there, how large the GPUs must be (0: any)
     alone: bool
     counted: bool = True
 

@@ -69,20 +69,16 @@ class Signature(NamedTuple):
     """What similar jobs have in common."""
 
     exact: str
-    likeness: str
-    """The same for any content of its script: by this an earlier version is found."""
+    likeness: str  # the same for any content of its script: by this an earlier version is found
 
 
 class _Word(NamedTuple):
     """A part of a command: an option with its value, or any other word."""
 
-    name: str
-    """As it was written, without the value; empty if it is no option."""
+    name: str  # as it was written, without the value; empty if it is no option
     value: str | None
-    at: int
-    """Where it begins."""
-    size: int
-    """How many words it takes."""
+    at: int  # where it begins
+    size: int  # how many words it takes
 
 
 def sign(

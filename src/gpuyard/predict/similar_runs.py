@@ -8,22 +8,16 @@ from typing import NamedTuple
 
 from gpuyard.units import format_duration
 
-LATEST = 50
-"""Runs that count: the last so many of a signature."""
-MEMORY, TIME = 0.95, 0.90
-"""Which quantiles are told."""
-_FEW = 5
-"""With fewer runs than that the margin is the one of the settings; with more, three fifths of it are enough."""
+LATEST = 50  # runs that count: the last so many of a signature
+MEMORY, TIME = 0.95, 0.90  # which quantiles are told
+_FEW = 5  # with fewer runs than that the margin is the one of the settings; with more, three fifths of it are enough
 _USUAL = 0.6
 _MOST = 0.30
-_OTHER_VERSION = 0.10
-"""The least margin where only an earlier version of the script has run."""
-_LONG = 60.0
-"""Seconds after which a run counts as a whole one, however it ended."""
+_OTHER_VERSION = 0.10  # the least margin where only an earlier version of the script has run
+_LONG = 60.0  # seconds after which a run counts as a whole one, however it ended
 _SHORT = 2.0
 """Seconds below which a trial has not seen a job grow: until one has run as a whole, it gets a good part of a GPU."""
-_SETTLED = 0.25
-"""The part of a trial for which its peak must not have risen, if it is to tell how high that gets."""
+_SETTLED = 0.25  # the part of a trial for which its peak must not have risen, if it is to tell how high that gets
 _MIB = 2**20
 
 
@@ -31,17 +25,13 @@ class Run(NamedTuple):
     at: float
     seconds: float
     outcome: str
-    peak: float
-    """Bytes on one GPU at most; 0: not known."""
+    peak: float  # bytes on one GPU at most; 0: not known
     epochs: float = 0.0
     predicted_peak: float = 0.0
     predicted_seconds: float = 0.0
-    trial: bool = False
-    """Whether it only tried a job out."""
-    settled: float | None = None
-    """Seconds for which its peak had not risen any more; None: not known."""
-    hopeless: bool = False
-    """Whether it ran out of memory although it had the largest GPU for itself."""
+    trial: bool = False  # whether it only tried a job out
+    settled: float | None = None  # seconds for which its peak had not risen any more; None: not known
+    hopeless: bool = False  # whether it ran out of memory although it had the largest GPU for itself
 
 
 class Prediction(NamedTuple):
@@ -50,8 +40,7 @@ class Prediction(NamedTuple):
     memory: float = 0.0
     seconds: float = 0.0
     evidence: str = ""
-    peak: float = 0.0
-    """Bytes without the margin, where runs of the very same script are the evidence."""
+    peak: float = 0.0  # bytes without the margin, where runs of the very same script are the evidence
 
 
 UNKNOWN = Prediction()
@@ -61,8 +50,7 @@ class Errors(NamedTuple):
     """Relative errors of predictions; more than 0: too much was expected."""
 
     number: int
-    median: float
-    """Of how far, either way."""
+    median: float  # of how far, either way
     worst: float
     bias: float
 

@@ -15,10 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-EVIDENCE = ("progress", "utilization", "run time")
-"""What a finding may follow from, the best first."""
-ALONE = ""
-"""The company of who has its GPUs for itself."""
+EVIDENCE = ("progress", "utilization", "run time")  # what a finding may follow from, the best first
+ALONE = ""  # the company of who has its GPUs for itself
 _Key = tuple[str, int]  # a job and its attempt
 _MOST = 50  # stretches that are remembered of each pair, and of each kind alone
 _MOST_KINDS = 2_000  # kinds, and pairs of them, of which anything is
@@ -30,8 +28,7 @@ class Mark(NamedTuple):
     done: float
     total: float
     source: int
-    at: float
-    """When it said so."""
+    at: float  # when it said so
 
 
 class Seen(NamedTuple):
@@ -39,15 +36,13 @@ class Seen(NamedTuple):
 
     job: str
     attempt: int
-    kind: str
-    """What it has in common with its like; empty: not known."""
+    kind: str  # what it has in common with its like; empty: not known
     gpus: tuple[int, ...]
     started: float | None
     mark: Mark | None = None
     busy: tuple[float, int] | None = None
     """Percent of its GPU that it kept busy, added up over all samples, and how many there were."""
-    work: float = 1.0
-    """How much there is to do in all, as far as runs of its kind differ in that: epochs."""
+    work: float = 1.0  # how much there is to do in all, as far as runs of its kind differ in that: epochs
     name: str = ""
 
 
@@ -57,13 +52,10 @@ class Finding(NamedTuple):
     sufferer: str
     beside: str
     slowdown: float
-    seconds: float
-    """For how long that was seen."""
+    seconds: float  # for how long that was seen
     evidence: str
-    at: float
-    """When it was last seen."""
-    jobs: tuple[str, str]
-    """At which jobs that was."""
+    at: float  # when it was last seen
+    jobs: tuple[str, str]  # at which jobs that was
     names: tuple[str, str]
 
 
@@ -72,8 +64,7 @@ class _Stretch:
     """A time in the same company."""
 
     company: frozenset[_Key]
-    beside: str | None
-    """The kind of the only other; `ALONE`; None: nothing can be learned."""
+    beside: str | None  # the kind of the only other; `ALONE`; None: nothing can be learned
     other: Seen | None
     since: float
     until: float
@@ -115,12 +106,9 @@ class _Attempt:
     first: Seen
     started: float | None
     stretch: _Stretch
-    alone: dict[str, list[_Rate]] = field(default_factory=dict)
-    """How fast it is when it is alone, by evidence."""
-    spent: dict[str | None, float] = field(default_factory=dict)
-    """Seconds in each company."""
-    beside: Seen | None = None
-    """The last that it was beside of, alone with it."""
+    alone: dict[str, list[_Rate]] = field(default_factory=dict)  # how fast it is when it is alone, by evidence
+    spent: dict[str | None, float] = field(default_factory=dict)  # seconds in each company
+    beside: Seen | None = None  # the last that it was beside of, alone with it
 
     @property
     def kind(self) -> str:
@@ -144,17 +132,13 @@ class Slowdowns:
     """The recent observations. For one thread."""
 
     def __init__(self, enough: float) -> None:
-        self._enough = enough
-        """Seconds that evidence must span before it counts."""
+        self._enough = enough  # seconds that evidence must span before it counts
         self._attempts: dict[_Key, _Attempt] = {}
         self._gone: dict[_Key, _Attempt] = {}
         """Attempts that were not there at the last look; how they ended may be told later."""
-        self._news: set[str] = set()
-        """Kinds of which something was kept since the last findings."""
-        self._alone: dict[tuple[str, str], deque[_Rate]] = {}
-        """By evidence and kind."""
-        self._beside: dict[tuple[str, str, str], deque[_Sample]] = {}
-        """By evidence, sufferer, and whom it was beside."""
+        self._news: set[str] = set()  # kinds of which something was kept since the last findings
+        self._alone: dict[tuple[str, str], deque[_Rate]] = {}  # by evidence and kind
+        self._beside: dict[tuple[str, str, str], deque[_Sample]] = {}  # by evidence, sufferer, and whom it was beside
 
     def look(self, at: float, seen: Iterable[Seen]) -> None:
         there = {(one.job, one.attempt): one for one in seen}
@@ -242,14 +226,7 @@ class Slowdowns:
             rates += [now] if attempt.kind == kind and now else []
         return _median(rates) if sum(rate.seconds for rate in rates) >= self._enough / 2 else None
 
-    def _see(
-        self,
-        at: float,
-        key: _Key,
-        one: Seen,
-        company: frozenset[_Key],
-        there: Mapping[_Key, Seen],
-    ) -> None:
+    def _see(self, at: float, key: _Key, one: Seen, company: frozenset[_Key], there: Mapping[_Key, Seen]) -> None:
         attempt = self._attempts.get(key)
         if attempt is None or attempt.stretch.company != company:
             stretch = _stretch(at, company, there)

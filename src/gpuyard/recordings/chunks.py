@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from gpuyard.recordings.series import METRICS, Floats
 
-AT, COVERED = "at", "covered"
-"""Seconds since a chunk's beginning; seconds of a span in which somebody looked."""
+AT, COVERED = "at", "covered"  # seconds since a chunk's beginning; seconds of a span in which somebody looked
 LOW, HIGH = ".min", ".max"
 """What the least and the most of a span are called, behind a metric's name; the mean has the bare name."""
 _MEMORY = 65536.0  # bytes; drivers give out memory in larger pieces
@@ -141,10 +140,8 @@ class Level(NamedTuple):
 
     number: int
     name: str
-    period: float
-    """Seconds that a value stands for; of samples, about."""
-    chunk: int
-    """Seconds that are kept together."""
+    period: float  # seconds that a value stands for; of samples, about
+    chunk: int  # seconds that are kept together
 
     def chunk_of(self, at: float) -> int:
         """Start of the chunk of an instant."""
@@ -156,10 +153,8 @@ SAMPLES, MINUTES, HOURS = LEVELS = (
     Level(1, "minutes", 60.0, 6 * 3600),
     Level(2, "hours", 3600.0, 7 * 86400),
 )
-QUIET = 10.0
-"""Seconds from one sample to the next of a GPU that is idle, and stays as it is."""
-APART = 2.5 * QUIET
-"""Seconds without a sample after which nobody knows what was between."""
+QUIET = 10.0  # seconds from one sample to the next of a GPU that is idle, and stays as it is
+APART = 2.5 * QUIET  # seconds without a sample after which nobody knows what was between
 
 _NO_MEANS = ("throttle", "xid")  # bits, and the number of an error: half of one means nothing
 

@@ -214,8 +214,7 @@ def chunks_of(
     )
 
 
-KEPT_OF_GPUS = tuple(name for name in KEPT if name not in OF_JOBS)
-"""What is kept of a GPU."""
+KEPT_OF_GPUS = tuple(name for name in KEPT if name not in OF_JOBS)  # what is kept of a GPU
 _OVER = 120.0  # seconds after its last sample that nothing is kept in memory of a subject
 
 
@@ -262,8 +261,7 @@ class _Track:
         self._file, self._subject, self._names = file, subject, names
         self._spread = (COVERED, *(f"{name}{kind}" for name in names for kind in ("", LOW, HIGH)))
         self._open: dict[int, _Open] = {}
-        self.last = 0.0
-        """When the last sample was."""
+        self.last = 0.0  # when the last sample was
 
     def add(self, at: float, values: Mapping[str, float]) -> Iterator[Chunk]:
         """Add a sample; yields chunks that are complete by it."""

@@ -45,15 +45,13 @@ _NICE = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200
 class Values:
     mean: Floats
     low: Floats | None = None
-    high: Floats | None = None
-    """The least and the most of each span; None where every value is a single look."""
+    high: Floats | None = None  # the least and the most of each span; None where every value is a single look
 
 
 @dataclass(slots=True)
 class Track:
     who: Who
-    at: Floats
-    """Seconds since the epoch, rising; of a span, when it began."""
+    at: Floats  # seconds since the epoch, rising; of a span, when it began
     metrics: dict[str, Values] = field(default_factory=dict)
     watt_hours: float | None = None
     errors: list[tuple[float, int]] = field(default_factory=list)
@@ -63,8 +61,7 @@ class Track:
 @dataclass(slots=True)
 class Told:
     level: Level
-    period: float
-    """Seconds that a value stands for; of single looks, about."""
+    period: float  # seconds that a value stands for; of single looks, about
     gpus: list[Track] = field(default_factory=list)
     jobs: list[Track] = field(default_factory=list)
 
@@ -75,14 +72,10 @@ class Wanted:
     end: float
     metrics: Sequence[str]
     points: int = 600
-    gpus: Sequence[int] | None = None
-    """By index; None is all of them."""
-    jobs: Sequence[tuple[str, int]] = ()
-    """Attempts whose own series are wanted."""
-    period: float = SAMPLES.period
-    """Seconds between samples while a GPU is in use."""
-    apart: float = APART
-    """Seconds without a sample that make a gap."""
+    gpus: Sequence[int] | None = None  # by index; None is all of them
+    jobs: Sequence[tuple[str, int]] = ()  # attempts whose own series are wanted
+    period: float = SAMPLES.period  # seconds between samples while a GPU is in use
+    apart: float = APART  # seconds without a sample that make a gap
 
 
 def read(path: Path, wanted: Wanted) -> Told:

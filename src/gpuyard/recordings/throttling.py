@@ -58,8 +58,7 @@ def _spans(series: Series, holds: np.ndarray[tuple[int], np.dtype[np.bool_]]) ->
 
 
 class Error(NamedTuple):
-    at: float
-    """Seconds since the epoch."""
+    at: float  # seconds since the epoch
     number: int
 
 

@@ -24,8 +24,7 @@ from gpuyard.errors import GpuyardError
 from gpuyard.predict.slowdowns import EVIDENCE, Finding, Mark, Seen, Slowdowns
 
 log = logging.getLogger("gpuyard")
-Pair = tuple[str, str]
-"""Two kinds of jobs: who suffers, and beside whom."""
+Pair = tuple[str, str]  # two kinds of jobs: who suffers, and beside whom
 _PERIOD = 1.0  # seconds between looks, unless less is enough for a finding
 _LEAST = 0.05
 _NEWS = 0.05  # by how much a slowdown must have changed to be recorded again

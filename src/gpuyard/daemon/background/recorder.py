@@ -58,8 +58,7 @@ class Recorder:
         self._context, self._settings = context, settings
         self.path = settings.data_dir / NAME
         self.period = max(0.0, settings.record_period)
-        self.failing = ""
-        """Why nothing can be recorded now; empty if all is well."""
+        self.failing = ""  # why nothing can be recorded now; empty if all is well
         self._queue: deque[_Glance] = deque(maxlen=_MOST)
         self._lock = threading.Lock()
         self._file: RecordingFile | None = None

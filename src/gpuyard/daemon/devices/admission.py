@@ -33,8 +33,7 @@ _LONGEST = 600  # samples of a window
 _MIB = 2**20
 _NOTHING = 50 * _MIB  # bytes: who uses no more has not begun, so that it does not grow says nothing
 _BITE = 250  # jobs whose charge changes in one turn
-Kind = tuple[str, str, tuple[str, ...]]
-"""Signature, likeness and command: who has the same is expected to use the same."""
+Kind = tuple[str, str, tuple[str, ...]]  # signature, likeness and command: who has the same is expected to use the same
 
 
 class Admission:

@@ -24,10 +24,8 @@ from gpuyard.gpus.base import Device, Gpus, Reading
 from gpuyard.gpus.ownership import FreeRule, Identity, Sampler, Verdict, identify
 from gpuyard.units import format_size
 
-STEP = 64 * 2**20
-"""Bytes that it is rounded up to."""
-LITTLE = 50 * 2**20
-"""Less than this is what drivers take of a GPU that nobody uses; what is kept free covers it."""
+STEP = 64 * 2**20  # bytes that it is rounded up to
+LITTLE = 50 * 2**20  # less than this is what drivers take of a GPU that nobody uses; what is kept free covers it
 _SETTLES = 2.0  # seconds for which memory must have been in use by somebody unknown before it counts
 _LASTS = 5.0  # seconds for which it counts when it is used no more
 
@@ -35,10 +33,8 @@ _LASTS = 5.0  # seconds for which it counts when it is used no more
 class ForeignUse(NamedTuple):
     """Bytes of a GPU in use by foreign processes."""
 
-    known: float
-    """By processes that are seen, or by our jobs beyond what they were promised."""
-    unknown: float
-    """By nobody knows whom."""
+    known: float  # by processes that are seen, or by our jobs beyond what they were promised
+    unknown: float  # by nobody knows whom
 
     @property
     def all(self) -> float:
@@ -73,8 +69,7 @@ class ForeignTally:
     """The foreign use of one GPU that counts."""
 
     def __init__(self) -> None:
-        self.counted = 0
-        """Bytes; whole steps."""
+        self.counted = 0  # bytes; whole steps
         self._seen: list[tuple[float, ForeignUse]] = []
 
     def add(self, at: float, use: ForeignUse) -> int:
@@ -98,8 +93,7 @@ def _steps(size: float) -> int:
 _REST = 10  # times as long as a look took passes before the next, however eagerly people watch; a second at most
 _AT_ONCE = 0.1  # seconds between looks while jobs begin
 _FRESH = 0.25  # seconds for which a look is good enough to start a job by
-OFTEN = 0.25
-"""Seconds between looks while jobs share GPUs: what one of them takes too much, others lack."""
+OFTEN = 0.25  # seconds between looks while jobs share GPUs: what one of them takes too much, others lack
 
 
 class OwnerOn(Protocol):
@@ -112,16 +106,11 @@ class Occupant(NamedTuple):
     """A process on a GPU, and its job at the time of the look."""
 
     pid: int
-    memory: int
-    """Bytes on this GPU; 0 where that is not known."""
-    who: Identity | None
-    """None if it was gone already."""
-    job: str | None
-    """None: it is of no job of ours; empty: it is ours, but of no job (MPS)."""
-    graphics: bool = False
-    """Whether it only draws, as a desktop does."""
-    utilization: int | None = None
-    """Percent of the GPU that it kept busy lately, where that is known."""
+    memory: int  # bytes on this GPU; 0 where that is not known
+    who: Identity | None  # None if it was gone already
+    job: str | None  # None: it is of no job of ours; empty: it is ours, but of no job (MPS)
+    graphics: bool = False  # whether it only draws, as a desktop does
+    utilization: int | None = None  # percent of the GPU that it kept busy lately, where that is known
 
 
 class Look(NamedTuple):
@@ -145,8 +134,7 @@ class Machine:
         beside: bool = False,
     ) -> None:
         self.gpus = gpus
-        self.buffer = buffer
-        """Bytes of each GPU that are given to nobody who shares it."""
+        self.buffer = buffer  # bytes of each GPU that are given to nobody who shares it
         self._beside = beside  # whether shares may start where others are
         self._others = [ForeignTally() for _ in gpus.devices]
         self.node = engine.nodes()[0].name
@@ -157,10 +145,8 @@ class Machine:
         self._cost = 0.0  # seconds that the last look took
         self._pretended: Sequence[Reading] = ()
         self._shared = self._news = False
-        self.often = OFTEN
-        """Seconds between looks while jobs share GPUs."""
-        self.looks = 0
-        """How often real GPUs were looked at."""
+        self.often = OFTEN  # seconds between looks while jobs share GPUs
+        self.looks = 0  # how often real GPUs were looked at
         self.xids: Counter[tuple[int, int]] = Counter()
         """How often the driver told of each error, by GPU and number, since the daemon began."""
         self.uses: Mapping[str, Mapping[int, int]] = {}

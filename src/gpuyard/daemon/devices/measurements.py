@@ -35,38 +35,26 @@ class Seen(NamedTuple):
 
     job: str
     attempt: int
-    began: float
-    """When the attempt did, in seconds since the epoch."""
-    uses: Mapping[int, int] | None
-    """Bytes on each of its GPUs; None where that cannot be known."""
-    utilization: float | None = None
-    """Percent of its GPUs that it keeps busy, on average; None where that is not known."""
-    alone: bool = True
-    """Whether no other job of ours is on its GPUs."""
-    gpus: tuple[int, ...] = ()
-    """Those that it has."""
-    watts: float | None = None
-    """What its GPUs draw, as far as that is its own part; None where that is not told."""
+    began: float  # when the attempt did, in seconds since the epoch
+    uses: Mapping[int, int] | None  # bytes on each of its GPUs; None where that cannot be known
+    utilization: float | None = None  # percent of its GPUs that it keeps busy, on average; None where that is not known
+    alone: bool = True  # whether no other job of ours is on its GPUs
+    gpus: tuple[int, ...] = ()  # those that it has
+    watts: float | None = None  # what its GPUs draw, as far as that is its own part; None where that is not told
 
 
 class Measure(NamedTuple):
     attempt: int
-    peak: int | None
-    """Bytes on one GPU at most; None where nothing was seen."""
+    peak: int | None  # bytes on one GPU at most; None where nothing was seen
     mean: float | None
     samples: int
-    period: float
-    """Seconds from one look to the next, on average."""
-    seconds: float
-    """For how long it ran, as of the last look, or of its end."""
+    period: float  # seconds from one look to the next, on average
+    seconds: float  # for how long it ran, as of the last look, or of its end
     utilization: float | None
     alone: bool
-    settled: float
-    """For how many of the seconds its peak has not risen any more."""
-    current: Mapping[int, int]
-    """Bytes on each GPU, as of the last look."""
-    energy_wh: float | None = None
-    """Watt-hours that its GPUs drew for it; None where their power is not told."""
+    settled: float  # for how many of the seconds its peak has not risen any more
+    current: Mapping[int, int]  # bytes on each GPU, as of the last look
+    energy_wh: float | None = None  # watt-hours that its GPUs drew for it; None where their power is not told
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in self._asdict().items() if name not in ("attempt", "current")}
@@ -89,8 +77,7 @@ class _Tally:
     current: dict[int, int] = field(default_factory=dict)
     joules: float | None = None
     watts: float | None = None
-    drawn: float = 0.0
-    """Until when the energy is counted."""
+    drawn: float = 0.0  # until when the energy is counted
 
     def draw(self, at: float, watts: float | None) -> None:
         """Add the energy since the last look that told of it, or since the start."""
@@ -147,8 +134,7 @@ class Measures:
     def __init__(self, path: Path) -> None:
         self.listeners: list[Callable[[], None]] = []
         """Told that there was a look, by the thread that looked: they must be quick."""
-        self.gpu_memory = 0.0
-        """Bytes of the largest GPU: what shares are shares of."""
+        self.gpu_memory = 0.0  # bytes of the largest GPU: what shares are shares of
         self._path = path
         self._lock = threading.Lock()
         self._tallies = _read(path)

@@ -19,10 +19,8 @@ from gpuyard.gpus.base import Reading
 Span = Literal["fine", "coarse"]
 Values = NDArray[np.float32]
 
-COLUMNS = ("utilization", "memory_used", "temperature", "power")
-"""Percent, bytes, degrees Celsius and watts."""
-OFTEN, SELDOM = 0.5, 1.0
-"""Seconds between looks while somebody watches, and otherwise."""
+COLUMNS = ("utilization", "memory_used", "temperature", "power")  # percent, bytes, degrees Celsius and watts
+OFTEN, SELDOM = 0.5, 1.0  # seconds between looks while somebody watches, and otherwise
 MINUTE = 60.0
 _WATCHED = 10.0  # seconds after a question in which somebody is taken to watch
 _APART = 0.4  # seconds between samples at least: a look that a start needs may come at any time
@@ -32,20 +30,16 @@ _MOST = 100_000  # samples times GPUs in one part
 
 class Part(NamedTuple):
     period: float
-    at: NDArray[np.float64]
-    """Seconds since the epoch."""
+    at: NDArray[np.float64]  # seconds since the epoch
     gpus: tuple[int, ...]
-    values: Values
-    """By column, GPU and sample."""
+    values: Values  # by column, GPU and sample
 
 
 class Samples:
     def __init__(self, gpus: int) -> None:
         self.gpus = gpus
-        self.newest = 0.0
-        """When the latest sample was taken, in seconds since the epoch; 0 before the first."""
-        self.newest_minute = 0.0
-        """When the latest minute began whose means are known."""
+        self.newest = 0.0  # when the latest sample was taken, in seconds since the epoch; 0 before the first
+        self.newest_minute = 0.0  # when the latest minute began whose means are known
         self.listeners: list[Callable[[], None]] = []
         """Told that there is a new sample, by the thread that added it: they must be quick."""
         self._fine, self._coarse = _Ring(_FINE, gpus), _Ring(_COARSE, gpus)

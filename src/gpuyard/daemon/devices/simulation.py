@@ -90,14 +90,11 @@ class SimulatedJob(NamedTuple):
     """A job on GPUs, and what it wants of each of them at an instant."""
 
     view: JobView
-    use: Use | None
-    """None: nobody said what it uses, so it is what it asked for."""
+    use: Use | None  # None: nobody said what it uses, so it is what it asked for
     wanted: int = 0
     grew_at: float = 0.0
-    dead: bool = False
-    """Whether it ran out of memory, and is about to end."""
-    lent: tuple[int, ...] = ()
-    """GPUs that it has on loan."""
+    dead: bool = False  # whether it ran out of memory, and is about to end
+    lent: tuple[int, ...] = ()  # GPUs that it has on loan
 
     def taken(self, device: Device) -> int:
         """Bytes that it takes of a GPU. A dead job frees them at once, so that it harms no other."""

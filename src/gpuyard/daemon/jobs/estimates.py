@@ -26,8 +26,7 @@ _MOST = 20_000  # signatures that are kept in memory
 _PARTS = 4  # of a GPU: one of these
 _SHRINKS = 0.95  # a share that would become but a little smaller stays: to tell thousands of jobs is dear
 _BITE = 250  # jobs that are told in one turn: thousands may wait, and others want to be answered meanwhile
-Key = tuple[str, str]
-"""`signature` or `likeness`, and which."""
+Key = tuple[str, str]  # `signature` or `likeness`, and which
 
 
 class Estimates:
@@ -39,12 +38,9 @@ class Estimates:
         self._predictions: dict[tuple[str, str, float], Prediction] = {}
         self._waiting: dict[Key, dict[str, None]] = {}
         """Jobs whose memory is to be found out, by what they are known by; some may have begun since."""
-        self._profiling: dict[str, str] = {}
-        """The job that tries a signature out."""
-        self._fresh: dict[Key, None] = {}
-        """Of what there is something new."""
-        self._outdated: dict[str, None] = {}
-        """Jobs that something new may concern."""
+        self._profiling: dict[str, str] = {}  # the job that tries a signature out
+        self._fresh: dict[Key, None] = {}  # of what there is something new
+        self._outdated: dict[str, None] = {}  # jobs that something new may concern
         self.forget()
 
     def forget(self) -> None:

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from gpuyard.engines.local.accounts import groups_of
 
-MOST = 2**22
-"""Bytes; what is larger is no script."""
+MOST = 2**22  # bytes; what is larger is no script
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ, _PASS = 4, 1

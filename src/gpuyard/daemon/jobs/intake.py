@@ -103,12 +103,9 @@ class Dependencies:
         return state.phase[row] if row is not None else Phase(otherwise)
 
 
-Job = tuple[str, Request, Work]
-"""A job with its id, as it is recorded."""
-MOST_TASKS = 100_000
-"""Jobs that one request may bring."""
-_MOST_WAITS = 1_000_000
-"""How many jobs all tasks of an array together may wait for."""
+Job = tuple[str, Request, Work]  # a job with its id, as it is recorded
+MOST_TASKS = 100_000  # jobs that one request may bring
+_MOST_WAITS = 1_000_000  # how many jobs all tasks of an array together may wait for
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +114,12 @@ class JobRequest:
 
     work: Work
     request: Request
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Ignored if `work` has the hash of a stored one."""
+    environment: Mapping[str, str] = field(default_factory=dict)  # ignored if `work` has the hash of a stored one
     hold: bool = False
     dependency: str = ""
     array: str = ""
-    script: str = ""
-    """The text that it runs."""
-    own_id: bool = False
-    """Whether `{id}` in its command is its id."""
+    script: str = ""  # the text that it runs
+    own_id: bool = False  # whether `{id}` in its command is its id
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +127,17 @@ class BatchOptions:
     """What a batch is called, and how its rows start."""
 
     name: str
-    key: str = ""
-    """Identifies the file of the batch; empty: nothing does."""
-    waves: bool = False
-    """Whether rows start in their order, wave by wave; else the policy alone decides."""
-    again: bool = False
-    """Whether it is a batch of its own though one with this key is open."""
-    skip: bool = False
-    """Whether rows that can never run here are left out; else one such row refuses the batch."""
+    key: str = ""  # identifies the file of the batch; empty: nothing does
+    waves: bool = False  # whether rows start in their order, wave by wave; else the policy alone decides
+    again: bool = False  # whether it is a batch of its own though one with this key is open
+    skip: bool = False  # whether rows that can never run here are left out; else one such row refuses the batch
 
 
 class NewJobs(NamedTuple):
     """What one submission becomes: a job, or the tasks of an array."""
 
     jobs: list[Job]
-    trials: list[Job]
-    """Jobs that profile it first; they are recorded before it."""
+    trials: list[Job]  # jobs that profile it first; they are recorded before it
     hold: bool = False
 
     @property
@@ -161,10 +150,8 @@ class NewJobs(NamedTuple):
 class IntakeResult(NamedTuple):
     """What became of several submissions."""
 
-    ids: list[str]
-    """Of each accepted job or array."""
-    refused: list[tuple[int, str]]
-    """Position, from 0 on, and reason of each refused one."""
+    ids: list[str]  # of each accepted job or array
+    refused: list[tuple[int, str]]  # position, from 0 on, and reason of each refused one
 
 
 def as_batch(entries: Sequence[NewJobs], how: BatchOptions, refused: Sequence[tuple[int, str]]) -> list[NewJobs]:
@@ -234,12 +221,9 @@ class Intake:
         self._dependencies = Dependencies(context)
         self._hashed: tuple[Mapping[str, str], tuple[str, str]] | None = None
         """The last environment with its hash and content: jobs that come together mostly share one."""
-        self._contents: dict[str, str] = {}
-        """Environments and scripts of this request, by their hash."""
-        self._trials: dict[str, str] = {}
-        """The trial jobs of this request, by signature."""
-        self.warnings: list[str] = []
-        """For the user who made the last request."""
+        self._contents: dict[str, str] = {}  # environments and scripts of this request, by their hash
+        self._trials: dict[str, str] = {}  # the trial jobs of this request, by signature
+        self.warnings: list[str] = []  # for the user who made the last request
 
     def take(self, wanted: Sequence[JobRequest]) -> list[str]:
         """Accept jobs; returns the id of each, or of its array. A dependency on `@0` is one on the first of them."""

@@ -19,11 +19,9 @@ from gpuyard.engines.base import Client, LaunchRefused, Task
 from gpuyard.errors import UserError
 from gpuyard.spec.work import Work
 
-_TORCH = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""What torch has had one after the other for the same."""
+_TORCH = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # what torch has had one after the other for the same
 _FRACTION = "per_process_memory_fraction"
-_XLA = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
-"""The same of XLA, which refuses to have both."""
+_XLA = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")  # the same of XLA, which refuses to have both
 
 
 def share_variables(work: Mapping[str, Any], environment: Mapping[str, str], size: float) -> dict[str, str]:

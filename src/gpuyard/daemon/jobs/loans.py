@@ -40,19 +40,14 @@ class GrantHistory:
     """The grants and times of a job so far."""
 
     attempt: int = 0
-    last: int = 0
-    """The number of the last event."""
-    gpus: list[int] = field(default_factory=list)
-    """Its own."""
-    lent: list[int] = field(default_factory=list)
-    """Those that it may use beside these."""
+    last: int = 0  # the number of the last event
+    gpus: list[int] = field(default_factory=list)  # its own
+    lent: list[int] = field(default_factory=list)  # those that it may use beside these
     started: float | None = None
     grace: float = 10.0
     budget: float | None = None
-    wanted_end: float | None = None
-    """When it should be done, if somebody said so (`--deadline`)."""
-    changes: list[GrantChange] = field(default_factory=list)
-    """What its latest attempt has to hear."""
+    wanted_end: float | None = None  # when it should be done, if somebody said so (`--deadline`)
+    changes: list[GrantChange] = field(default_factory=list)  # what its latest attempt has to hear
     grants: list[Lent] = field(default_factory=list)
     decisions: list[Decided] = field(default_factory=list)
     times: list[TimeSet] = field(default_factory=list)
@@ -178,10 +173,8 @@ def _decided(at: float, details: dict[str, Any]) -> Decided:
     }  # fmt: skip
 
 
-FRESH = 60.0
-"""Seconds for which a report counts."""
-LONGEST_GRACE = 30.0
-"""Seconds that a job has at most to leave a GPU that it was lent: somebody waits for it."""
+FRESH = 60.0  # seconds for which a report counts
+LONGEST_GRACE = 30.0  # seconds that a job has at most to leave a GPU that it was lent: somebody waits for it
 _STEPS, _SHARE, _LEAST = 20, 0.05, 5.0  # steps, part of the budget and seconds that must be left for an offer
 _ANSWER = 60.0  # seconds in which a job is to say what it makes of an offer
 _DECLINED, _TAKEN_BACK = 60.0, 5.0  # seconds for which it is offered nothing after it declined, or had to leave
@@ -193,10 +186,8 @@ _SHOWN = 5  # other jobs that a reason names
 class Report:
     """What a job reports about itself."""
 
-    at: float
-    """On the time of day."""
-    ticks: float
-    """On the monotonic clock."""
+    at: float  # on the time of day
+    ticks: float  # on the monotonic clock
     attempt: int
     step_seconds: float | None = None
     gain_per_second: float | None = None
@@ -217,12 +208,9 @@ class Offers:
     def __init__(self, context: Context, planning: Planning, look_at_gpus: Callable[[float], None]) -> None:
         self._context, self._planning, self._look_at_gpus = context, planning, look_at_gpus
         self._reports: dict[str, Report] = {}
-        self._leave_by: dict[int, float] = {}
-        """When GPUs that were asked back are taken, on the monotonic clock."""
-        self._answer_by: dict[int, float] = {}
-        """When it must be known what became of GPUs that were lent."""
-        self._not_before: dict[str, float] = {}
-        """When jobs may be offered something again."""
+        self._leave_by: dict[int, float] = {}  # when GPUs that were asked back are taken, on the monotonic clock
+        self._answer_by: dict[int, float] = {}  # when it must be known what became of GPUs that were lent
+        self._not_before: dict[str, float] = {}  # when jobs may be offered something again
         self._decisions: dict[tuple[str, int], int] = {}
 
     def due(self) -> float:

@@ -26,8 +26,7 @@ from gpuyard.spec.work import Work
 from gpuyard.units import format_size
 
 _COUNTERS = Path("/proc/vmstat")
-KILLED = 137
-"""The exit code of who was killed."""
+KILLED = 137  # the exit code of who was killed
 
 
 class KernelKills:

@@ -27,8 +27,7 @@ ENDED = {
 }
 
 
-_LONGEST_DELAY = 3600.0
-"""Seconds between two attempts, at most."""
+_LONGEST_DELAY = 3600.0  # seconds between two attempts, at most
 
 
 def doom_of(state: State, row: int) -> str:

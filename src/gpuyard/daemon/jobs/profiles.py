@@ -19,12 +19,9 @@ from gpuyard.units import parse_duration
 
 TAG = "profile"
 _NAME = "gpuyard-profile"
-_SMALL = 131072
-"""Of 512 bytes each: a file of less is copied whatever else there is."""
-_ROOM = 1048576
-"""KiB of directories and large files that are copied beside."""
-_PATIENCE = 2
-"""Seconds for finding out how large one of them is."""
+_SMALL = 131072  # of 512 bytes each: a file of less is copied whatever else there is
+_ROOM = 1048576  # KiB of directories and large files that are copied beside
+_PATIENCE = 2  # seconds for finding out how large one of them is
 _APART = rf"""
 from=$(pwd -P) || exit 125
 dir=$(mktemp -d "${{from%/*}}/.{_NAME}.XXXXXX" 2>/dev/null) || dir=$(mktemp -d) || exit 125

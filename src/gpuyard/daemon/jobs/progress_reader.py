@@ -23,8 +23,7 @@ _LINE = 256
 _MOST = 4096  # jobs that are remembered
 _CLOCKS = 0.1  # seconds by which the time of a file may be before that of the attempt which made it
 
-BAR, EPOCH, SAID, REPORTED = range(4)
-"""What a reading comes from; larger ones count more."""
+BAR, EPOCH, SAID, REPORTED = range(4)  # what a reading comes from; larger ones count more
 
 _SAID = re.compile(rf"(?:^|[\s:>\]])progress[:=]?\s{{1,9}}{AMOUNT}(?![\w/%])", re.IGNORECASE)
 _EPOCH = re.compile(r"\W{0,9}epoch\W{0,3}(\d{1,9})\s?(?:/|of)\s?(\d{1,9})(?![\w/.])", re.IGNORECASE)
@@ -49,8 +48,7 @@ class Reading(NamedTuple):
     kind: int
     done: float
     total: float
-    left: float | None = None
-    """Seconds, where it said that as well."""
+    left: float | None = None  # seconds, where it said that as well
 
 
 class Logs(Protocol):
@@ -71,8 +69,7 @@ class _Seen:
     size: int = 0
     file: tuple[int, int] | None = None
     reading: Reading | None = None
-    at: float = 0.0
-    """When it said so, or was first seen to have."""
+    at: float = 0.0  # when it said so, or was first seen to have
 
 
 class ProgressReader:

@@ -51,10 +51,8 @@ class TimeLimits:
 
 PREEMPTED = "preempted"
 OOM = "oom"
-CROWDED = "crowded"
-"""The cause of a stop: the job was given memory that others asked for, and they want it now."""
-OOM_GRACE = 2.0
-"""Seconds from SIGTERM to SIGKILL for a job that takes memory that others were promised."""
+CROWDED = "crowded"  # the cause of a stop: the job was given memory that others asked for, and they want it now
+OOM_GRACE = 2.0  # seconds from SIGTERM to SIGKILL for a job that takes memory that others were promised
 
 
 class Stop(NamedTuple):

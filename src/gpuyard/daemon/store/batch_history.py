@@ -41,12 +41,10 @@ class BatchHead(NamedTuple):
     name: str
     user: str
     submitted: float
-    ended: float | None
-    """None while a job of it is not over."""
+    ended: float | None  # None while a job of it is not over
     refused: int
     states: dict[str, int]
-    waves: dict[int, dict[str, int]]
-    """How many jobs are in each state, by wave."""
+    waves: dict[int, dict[str, int]]  # how many jobs are in each state, by wave
 
 
 class BatchLog:

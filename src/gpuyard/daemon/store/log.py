@@ -67,12 +67,9 @@ class Store:
         self._connection = _connect(path)
         with _readable(path):
             self.last = self._number("SELECT max(seq) FROM events")
-            self.last_at = self._last_at()
-            """When the last event happened."""
-            self.jobs = self._number("SELECT max(number) FROM jobs")
-            """The number of the job that was submitted last."""
-            self.newest = self._number("SELECT max(CAST(id AS INTEGER)) FROM jobs")
-            """The largest id."""
+            self.last_at = self._last_at()  # when the last event happened
+            self.jobs = self._number("SELECT max(number) FROM jobs")  # the number of the job that was submitted last
+            self.newest = self._number("SELECT max(CAST(id AS INTEGER)) FROM jobs")  # the largest id
             self.open: dict[str, JobView] = {view.id: view for view in self._views("WHERE ended IS NULL")}
             """The views of all jobs that are not over."""
             self.checkpointed = self._number("SELECT max(seq) FROM checkpoint")
@@ -86,10 +83,7 @@ class Store:
     # -- writing ----------------------------------------------------------------------------------
 
     def append(
-        self,
-        records: Sequence[Record],
-        environments: Mapping[str, str] | None = None,
-        answers: Iterable[Answered] = (),
+        self, records: Sequence[Record], environments: Mapping[str, str] | None = None, answers: Iterable[Answered] = ()
     ) -> None:
         """Write records and their views; on disk when this returns, or not at all."""
         seen: dict[str, JobView] = {}
@@ -398,8 +392,7 @@ class Checkpoints:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._not_before = -math.inf
-        self.wanted = False
-        """Whether somebody waits for one."""
+        self.wanted = False  # whether somebody waits for one
 
     def make(self, state: State, *, idle: bool) -> bool:
         """If it is time to: drop jobs that are over from the state, and keep it. The state must match the log."""

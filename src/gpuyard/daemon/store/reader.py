@@ -88,8 +88,7 @@ _COMMAND = "(SELECT group_concat(value, ' ') FROM json_each(work, '$.command'))"
 _WHERE = ("id", "name", "user", _COMMAND)
 _HOLDS = "(" + " OR ".join(f"{where} LIKE ? ESCAPE '!'" for where in _WHERE) + ")"
 """Where a text is looked for; small letters are as good as large ones, if they are English."""
-_AT_ONCE = 500
-"""Jobs that one question names."""
+_AT_ONCE = 500  # jobs that one question names
 
 
 class Answered(NamedTuple):
@@ -97,10 +96,8 @@ class Answered(NamedTuple):
 
     user: str
     key: str
-    request: str
-    """A hash of what was asked for."""
-    answer: str
-    """As JSON."""
+    request: str  # a hash of what was asked for
+    answer: str  # as JSON
     at: float
 
 
@@ -115,11 +112,9 @@ class Cursor(NamedTuple):
 class EventFilter:
     """Which events to select; an empty field selects all."""
 
-    job: str = ""
-    """A job, or an array."""
+    job: str = ""  # a job, or an array
     kinds: frozenset[str] = frozenset()
-    user: str = ""
-    """Whose jobs they happened to."""
+    user: str = ""  # whose jobs they happened to
 
     @property
     def everything(self) -> bool:

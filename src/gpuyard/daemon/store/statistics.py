@@ -83,12 +83,9 @@ class Spell(NamedTuple):
     attempt: int
     gpus: tuple[int, ...]
     begin: float
-    end: float | None
-    """None: it is still there."""
-    measured: Mapping[str, Any]
-    """What it used, once it is over."""
-    name: str = ""
-    """What the job is called."""
+    end: float | None  # None: it is still there
+    measured: Mapping[str, Any]  # what it used, once it is over
+    name: str = ""  # what the job is called
 
 
 def spells(events: Iterable[Row]) -> list[Spell]:
@@ -160,8 +157,7 @@ class Window:
     since: float
     until: float
     gpus: int
-    memory: float
-    """Bytes of a GPU: what shares are shares of."""
+    memory: float  # bytes of a GPU: what shares are shares of
 
 
 def statistics(path: Path, window: Window) -> dict[str, Any]:

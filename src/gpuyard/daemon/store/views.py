@@ -93,8 +93,7 @@ class JobView:
     state: str
     submitted: float
     priority: float
-    work: Mapping[str, Any] = field(default_factory=dict)
-    """`Work`, and the numbers of the request, as JSON has them."""
+    work: Mapping[str, Any] = field(default_factory=dict)  # `Work`, and the numbers of the request, as JSON has them
     attempt: int = 0
     gpus: tuple[int, ...] = ()
     exit_code: int | None = None
@@ -104,8 +103,7 @@ class JobView:
     recalled: str = ""
     kind: str = "job"
     array: str = ""
-    failures: int = 0
-    """Attempts that failed and were followed by a retry."""
+    failures: int = 0  # attempts that failed and were followed by a retry
     preemptions: int = 0
     measured: Mapping[str, Any] = field(default_factory=dict)
     """What the last attempt used, once it is over: peak, mean, samples, period, seconds, utilization, alone; what all
@@ -192,8 +190,7 @@ def _measured(view: JobView, at: float, measured: Mapping[str, Any]) -> dict[str
     return {**measured, **energy_totals(view.measured, measured, seconds, len(view.gpus)), **kept}
 
 
-TOTALS = ("total_wh", "total_gpu_seconds")
-"""Of what was measured, what counts for all attempts."""
+TOTALS = ("total_wh", "total_gpu_seconds")  # of what was measured, what counts for all attempts
 
 
 def _new(number: int, event: Submitted, details: Mapping[str, Any]) -> JobView:
@@ -238,8 +235,7 @@ def work_of(view: JobView) -> Work:
     return Work.from_json({name: value for name, value in view.work.items() if name in _WORK})
 
 
-COLUMNS = tuple(f.name for f in fields(JobView))
-"""The columns of the table `jobs`."""
+COLUMNS = tuple(f.name for f in fields(JobView))  # the columns of the table `jobs`
 
 
 FIXED = ("id", "name", "user", "submitted", "priority", "work", "kind", "array")

@@ -55,8 +55,7 @@ class Silence:
     def __init__(self, limit: float, rest: float = REST) -> None:
         self.limit = limit
         self._rest = rest
-        self._used = -math.inf
-        """When somebody was last seen on its GPUs."""
+        self._used = -math.inf  # when somebody was last seen on its GPUs
 
     @property
     def used(self) -> bool:

@@ -18,8 +18,7 @@ class ShellUse:
     def __init__(self, pid: int, since: int) -> None:
         self._pid, self._since = pid, since
         self._used = False
-        self._last = float("-inf")
-        """When it was last seen to have a child, on the monotonic clock."""
+        self._last = float("-inf")  # when it was last seen to have a child, on the monotonic clock
 
     def idle(self, now: float) -> float:
         """Seconds for which it has had no child since its first use."""
@@ -78,10 +77,8 @@ class Caller(NamedTuple):
 
 class Found(NamedTuple):
     pid: int
-    interactive: bool
-    """Whether it is a shell that somebody types in."""
-    name: str
-    """What to call it: a script's name, if it is a shell that runs one."""
+    interactive: bool  # whether it is a shell that somebody types in
+    name: str  # what to call it: a script's name, if it is a shell that runs one
 
 
 def find_holder(pid: int | None = None, asker: int | None = None) -> Found:

@@ -44,8 +44,7 @@ _RETRY = 1.0  # seconds until it is tried again to watch a process, where that f
 _HELD_UP = 5.0  # seconds by which we may be late, and still hold silence against somebody
 _DEEPEST = 256  # generations that are looked at for an ancestor
 _GONE = "whoever asked for it had gone"
-GIVEN_UP = "given up: "
-"""What the message of a lease begins with that nobody waits for any more."""
+GIVEN_UP = "given up: "  # what the message of a lease begins with that nobody waits for any more
 
 
 class Holder(NamedTuple):
@@ -58,18 +57,12 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    holder: Holder | None
-    """None: it lasts by signs of life."""
-    requester: Holder | None = None
-    """Who asked, if not the holder itself."""
-    interactive: bool = False
-    """Whether a shell that somebody types in holds it."""
-    since: float | None = None
-    """When it began, if it has."""
-    gpus: tuple[int, ...] = ()
-    """What it gives, once it has been placed."""
-    heartbeat: float = 0.0
-    """Without a process: seconds without a sign of life that end it."""
+    holder: Holder | None  # None: it lasts by signs of life
+    requester: Holder | None = None  # who asked, if not the holder itself
+    interactive: bool = False  # whether a shell that somebody types in holds it
+    since: float | None = None  # when it began, if it has
+    gpus: tuple[int, ...] = ()  # what it gives, once it has been placed
+    heartbeat: float = 0.0  # without a process: seconds without a sign of life that end it
     by_use: bool = False
     """Without a process: whether it lasts, once it is held, until its GPUs were used and are free again."""
 
@@ -85,12 +78,10 @@ class Terms:
 class _Lease:
     job: str
     terms: Terms
-    attempt: int = 0
-    """0: it waits."""
+    attempt: int = 0  # 0: it waits
     began: float = 0.0
     use: ShellUse | None = None
-    silence: Silence | None = None
-    """How it is with its signs of life, if it lasts by these."""
+    silence: Silence | None = None  # how it is with its signs of life, if it lasts by these
 
     def running(self) -> Running:
         return Running(self.job, self.attempt, self.began, str(self.terms.holder.pid if self.terms.holder else ""))
@@ -110,8 +101,7 @@ class LeaseEngine:
 
     def __init__(self, find: Callable[[str], Terms | None], idle: float = 60.0, rest: float = REST) -> None:
         self._find, self._idle, self._rest = find, idle, rest
-        self.heartbeats = Heartbeats()
-        """Where signs of life are noted; any thread may."""
+        self.heartbeats = Heartbeats()  # where signs of life are noted; any thread may
         self.in_use: InUse = lambda gpu, seconds: None
         """Whether somebody is on a GPU; to be told by who looks at the GPUs."""
         self._life = processes.life()
@@ -119,11 +109,9 @@ class LeaseEngine:
         self._leases: dict[str, _Lease] = {}
         self._watched: dict[Holder, _Watched] = {}
         self._by_fd: dict[int, Holder] = {}
-        self._unwatched: set[_Lease] = set()
-        """Those that wait although we failed to watch who waits for them."""
+        self._unwatched: set[_Lease] = set()  # those that wait although we failed to watch who waits for them
         self._look_at = 0.0
-        self._hear_at = math.inf
-        """When the first of those may have been silent for too long."""
+        self._hear_at = math.inf  # when the first of those may have been silent for too long
         self._reports: list[Report] = []
 
     def is_lease(self, job: str) -> bool:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from gpuyard.engines.base import LaunchRefused
 
-NOBODY = 65534
-"""The group of a user whom the system knows by a number only: one that owns nothing."""
+NOBODY = 65534  # the group of a user whom the system knows by a number only: one that owns nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +19,7 @@ class Account:
     uid: int
     gid: int
     groups: tuple[int, ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
-    """What a login would put into the environment."""
+    variables: tuple[tuple[str, str], ...] = ()  # what a login would put into the environment
 
 
 def name_of(uid: int) -> str:

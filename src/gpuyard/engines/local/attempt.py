@@ -21,12 +21,9 @@ from gpuyard.engines.local.accounts import Account
 from gpuyard.engines.local.cgroups import Cgroup
 from gpuyard.engines.local.processes import Suspect
 
-LEFTOVER_GRACE = 1.0
-"""Seconds between TERM and KILL for what a job that ended by itself has left running."""
-WRAPPER_GRACE = 1.0
-"""Seconds that a wrapper gets to write down the end when everything of its job is gone."""
-_YOUNG = 0.2
-"""Seconds after its beginning in which an attempt may still be a shell between its fork and its job."""
+LEFTOVER_GRACE = 1.0  # seconds between TERM and KILL for what a job that ended by itself has left running
+WRAPPER_GRACE = 1.0  # seconds that a wrapper gets to write down the end when everything of its job is gone
+_YOUNG = 0.2  # seconds after its beginning in which an attempt may still be a shell between its fork and its job
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 
 
@@ -37,35 +34,24 @@ class LocalAttempt:
     job: str
     attempt: int
     folder: Path
-    pid: int
-    """The wrapper's."""
+    pid: int  # the wrapper's
     cgroup: Cgroup | None
     limit: int
-    uid: int | None = None
-    """Whose processes may carry its mark; None: anybody's."""
+    uid: int | None = None  # whose processes may carry its mark; None: anybody's
     claim: wrapper.Claim | None = None
-    pidfd: int | None = None
-    """Holds the wrapper; None when it has ended."""
-    witnessed: bool = True
-    """Whether we saw the wrapper alive; if not, its process id may be somebody else's by now."""
-    ours: bool = False
-    """Whether this process launched it, and so saw all of its life."""
+    pidfd: int | None = None  # holds the wrapper; None when it has ended
+    witnessed: bool = True  # whether we saw the wrapper alive; if not, its process id may be somebody else's by now
+    ours: bool = False  # whether this process launched it, and so saw all of its life
     stopping: bool = False
-    number: signal.Signals = signal.SIGTERM
-    """What its processes are asked to end by."""
-    sent: set[signal.Signals] = field(default_factory=set)
-    """What they were sent so far."""
+    number: signal.Signals = signal.SIGTERM  # what its processes are asked to end by
+    sent: set[signal.Signals] = field(default_factory=set)  # what they were sent so far
     asked_at: float | None = None
     """When they were first asked, on the clock of the file system; None if they were not before it ended."""
-    ask_again: float = float("inf")
-    """When to ask once more: a shell that is about to become the job may have missed it."""
-    kill_at: float = float("inf")
-    """When they are killed, on the monotonic clock."""
-    ended: Ended | None = None
-    """What is to be reported when nothing is left."""
+    ask_again: float = float("inf")  # when to ask once more: a shell that is about to become the job may have missed it
+    kill_at: float = float("inf")  # when they are killed, on the monotonic clock
+    ended: Ended | None = None  # what is to be reported when nothing is left
     leftovers: int = 0
-    look_at: float = 0.0
-    """When to look after it again, if it begins or ends just now."""
+    look_at: float = 0.0  # when to look after it again, if it begins or ends just now
     _pause: float = field(default=_SHORTEST_PAUSE)
 
     @property

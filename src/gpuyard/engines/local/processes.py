@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from gpuyard.engines.base import EngineError
 
-MARK = "GPUYARD_RUN"
-"""The environment variable that tells which attempt, of which engine, a process belongs to."""
+MARK = "GPUYARD_RUN"  # the environment variable that tells which attempt, of which engine, a process belongs to
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # of linux/prctl.h
@@ -33,10 +32,8 @@ class Process(NamedTuple):
     parent: int
     group: int
     session: int
-    kernel: bool
-    """Whether it is a thread of the kernel's own."""
-    started: int
-    """In clock ticks since the machine started."""
+    kernel: bool  # whether it is a thread of the kernel's own
+    started: int  # in clock ticks since the machine started
 
     @property
     def dead(self) -> bool:
@@ -235,8 +232,7 @@ class Suspect:
     folder: str
     leader: int | None = None
     """The wrapper's process id, which leads the session; None where that id may be somebody else's by now."""
-    started: int | None = None
-    """The wrapper's start time."""
+    started: int | None = None  # the wrapper's start time
     uid: int | None = None
     """Whose processes may say by a mark that they belong to it: anybody can put on any mark. None: anybody's."""
 
@@ -251,8 +247,7 @@ class Census:
     def __init__(self) -> None:
         self._cost = 0.0
         self._taken = float("-inf")
-        self.born: dict[int, int] = {}
-        """When those started whom the last census saw."""
+        self.born: dict[int, int] = {}  # when those started whom the last census saw
 
     def next(self, *, urgent: bool = False) -> float:
         """When it may be taken again, on the monotonic clock."""

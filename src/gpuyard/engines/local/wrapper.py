@@ -91,8 +91,7 @@ shift 3
 exec "$@"
 """
 
-UNWRITABLE = 73
-"""How `REDIRECT` ends where it cannot do its work; a job may end so as well."""
+UNWRITABLE = 73  # how `REDIRECT` ends where it cannot do its work; a job may end so as well
 _REFUSED = re.compile(rb"gpuyard: (.+), where its output was to go, cannot be written\n", re.DOTALL)
 _ORDINARY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STEERING = re.compile(
@@ -111,8 +110,7 @@ class Claim:
     life: str
     cgroup: str
     limit: int
-    uid: int | None = None
-    """Whose processes may carry its mark; None: anybody's."""
+    uid: int | None = None  # whose processes may carry its mark; None: anybody's
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +119,7 @@ class Exit:
 
     at: float
     code: int
-    missing: str
-    """The command, if it could not be started."""
+    missing: str  # the command, if it could not be started
 
 
 FENCED = "fenced"
