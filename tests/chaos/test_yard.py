@@ -307,7 +307,7 @@ def test_a_clock_that_is_corrected_ends_no_job(place: Place, monkeypatch: pytest
     place.submit(time_limit=60.0)
     place.tell(Running("1", 1, time.time(), "17"))
     real = time.time
-    monkeypatch.setattr("gpuyard.daemon.clock.time.time", lambda: real() + 3600)
+    monkeypatch.setattr("gpuyard.daemon.context.time.time", lambda: real() + 3600)
     place.yard.turn(0)
     assert place.engine.stopped == []
     place.submit(time_limit=60.0)

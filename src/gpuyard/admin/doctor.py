@@ -158,7 +158,7 @@ def store(patient: Installation) -> Finding | None:
     """Whether the store is intact, and its size."""
     database, check = patient.settings.database, "store"
     if database.parent.exists() and not os.access(database.parent, os.X_OK):
-        return None  # the look at the directory has told
+        return None  # the check of the directory reports that
     if not database.exists():
         return ok(check, f"{database} is not there yet; the first daemon makes it")
     if not os.access(database, os.R_OK):
@@ -190,7 +190,7 @@ def clock(patient: Installation) -> Finding | None:
             with closing(read_only(patient.settings.database)) as connection:
                 last = connection.execute("SELECT max(at) FROM (SELECT at FROM events ORDER BY seq DESC LIMIT 1000)")
                 now, whose = float(last.fetchone()[0] or 0.0), "the last event"
-        except sqlite3.Error:  # there is none, or the look at it has told what is wrong
+        except sqlite3.Error:  # there is none, or its own check reports what is wrong
             return None
     ahead = now - time.time()
     if ahead > _AHEAD:
@@ -258,6 +258,6 @@ def examine(flags: dict[str, Any]) -> Iterator[Finding]:
         try:
             found = look(patient)
             yield from [found] if isinstance(found, Finding) else found or ()
-        except Exception as error:  # what is ill may be so in ways that nobody thought of
+        except Exception as error:  # a broken installation may fail in unforeseen ways
             name = look.__name__.replace("_", " ")
             yield bad(name, f"this look failed: {type(error).__name__}: {error}", "please report this")

@@ -36,7 +36,7 @@ from gpuyard.errors import UserError
 from gpuyard.policies.deployment import guard_of, serve_policy
 from gpuyard.spec.work import Work
 
-FIRST = 20  # jobs of the queue's head that are told of
+FIRST = 20  # jobs of the queue's head in a preview
 _KEEP = 5.0  # seconds: ranks may change though nothing happens
 _MOST_KEPT = 32
 
@@ -126,7 +126,7 @@ def _note(planner: OrderedPlanner, state: State) -> str | None:
     return "; ".join(notes) or None
 
 
-_SLOW = 0.003  # seconds: what takes longer to find is kept for a moment, so that many who ask do not hold up the yard
+_SLOW = 0.003  # seconds: what takes longer to find is kept for a moment, so that many requests do not hold up the loop
 _WORTH = 30  # times as long
 _STALE = 0.5  # seconds at most
 
@@ -274,7 +274,7 @@ class Commands:
         context = self._context
         former = self._planning.planner
         kept = former.discipline
-        if former.policy.preemptive:  # it could not have another, so nobody may have wanted this one
+        if former.policy.preemptive:  # it could not have another, so this one may not be wanted
             kept = context.settings.discipline or "easy"
         return serve_policy(
             text,
@@ -321,7 +321,7 @@ class Commands:
         if isinstance(reason, Dependency):
             return Why(reason, [], [(other, ends_at(state, other)) for other in reason.jobs])
         if not isinstance(reason, Resources | Priority | Reserved):
-            return Why(reason, [], [])  # nobody's end would help it
+            return Why(reason, [], [])  # no job's end would help it
         planner = self._planning.planner
         demand = restricted(state, now) or state.table.demand  # GPU by GPU: some may be drained
         draft = Draft(Snapshot(state, now), planner.policy, planner.code, 0, demand)

@@ -107,7 +107,7 @@ class Inbox:
         """Run the requests; answers wait for the write. With a problem, requests that change something are refused."""
         try:
             os.eventfd_read(self._bell)
-        except BlockingIOError:  # nobody rang
+        except BlockingIOError:  # it was not rung
             return []
         answers: list[tuple[Future[Any], Any]] = []
         while self._waiting:

@@ -1,16 +1,16 @@
-"""The live loop. One thread owns the yard: it hears what people ask, sees what happened, plans, writes, and then acts.
+"""The live loop. One thread owns the state: it takes requests, observes the engine, plans, writes, and then acts.
 
 A turn goes:
 
-    1. wait until somebody asks, a process ends, or something is due
+    1. wait until a request comes, a process ends, or something is due
     2. let requests and reports become events, and plan; all of it in memory
-    3. write the events: one transaction, one fsync, shared by whoever asked meanwhile
-    4. answer those who asked; launch and stop what the events say
+    3. write the events: one transaction, one fsync, shared by all requests of the turn
+    4. answer the requests; launch and stop jobs as the events say
 
 So nothing is acknowledged, launched or stopped that is not on disk, and a submit and its placement share one fsync. The
 process may be killed anywhere: what was not written did not happen, and what was written but not done is done by the
-next life (`recover`). If writing fails, what is in memory is thrown away and read again from disk; only the engine's
-reports are kept until they are written, since nobody would tell us again.
+next daemon (`recover`). If writing fails, the state is dropped and read again from disk; only the engine's
+reports are kept until they are written, since the engine does not repeat them.
 """
 
 from __future__ import annotations

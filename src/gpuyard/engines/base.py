@@ -57,7 +57,7 @@ class Task:
     """The submitter's environment; the engine adds to it what tells the job its GPUs and its id."""
     output_limit: int = 2**30  # bytes of output that are kept: the beginning and the end, if there is more
     umask: int = 0o022  # what the files that it makes may not permit
-    user: str = ""  # who it runs as; nobody else than the engine itself, if empty
+    user: str = ""  # the user that it runs as; empty: the engine's own
     limits: tuple[str, ...] = ()  # limits of its processes that differ from the engine's own, as in `nofile=1024:4096`
     variables: Mapping[str, str] = field(default_factory=dict)  # what comes on top of the environment
     script: bytes | None = None  # a text that is run in place of the command's first word
@@ -128,7 +128,7 @@ class Engine(Protocol):
         ...
 
     def adopt(self, job: str, attempt: int) -> Report:
-        """What became of an attempt that an earlier life of the daemon may have launched; it is observed from now on.
+        """What became of an attempt that an earlier daemon may have launched; it is observed from now on.
 
         Of one that is over, but has left something behind, it says `Running`: `Ended` follows when all of it is gone.
         """

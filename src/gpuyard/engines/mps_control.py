@@ -28,7 +28,7 @@ from gpuyard.errors import UserError
 _MOST_SAID = 2000  # bytes of what it printed that are worth telling
 _NEEDLESS = re.compile(r"[\x00-\x1f\x7f]+")
 
-# The shell writes down how the command ended: a child of ours may be reaped by whoever looks for orphans, code and all.
+# The shell writes down how the command ended: a child of ours may be reaped by the search for orphans, code and all.
 _ERRAND = r"""
 gpuyard_code=$1
 shift
@@ -65,7 +65,7 @@ class Subprocess:
 
     def _hold(self) -> int:
         pidfd = processes.hold(self._pid)
-        if pidfd is None:  # somebody has reaped it already
+        if pidfd is None:  # it was reaped already
             raise EngineError("a process ended at once")
         return pidfd
 
@@ -124,7 +124,7 @@ class Phase(Enum):
     DOWN = "down"
     STARTING = "starting"
     UP = "up"
-    QUITTING = "quitting"  # it was told to end, and does, or does not
+    QUITTING = "quitting"  # it was asked to end
     KILLING = "killing"
 
 

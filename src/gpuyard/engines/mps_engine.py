@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _MIB = 2**20
 _LAST_PATIENCE = 2 * PATIENCE + 1.0  # seconds at our own end: one call may run, another follows
-_HASTE = 1.0  # seconds at our own end for one that begins, and that nobody needs
+_HASTE = 1.0  # seconds at our own end for one that starts and is unused
 NOBODYS = "", 0  # whose a process of MPS is: ours, but of no attempt
 
 
@@ -54,7 +54,7 @@ class MpsEngine:
         self._reports: list[Report] = []
         self._controls = {control.name: control for control in self._left_behind()}
         self._adopted: set[tuple[str, int]] | None = set()
-        """Who still runs of those that an earlier life launched; None once that is settled."""
+        """Running attempts of an earlier daemon; None once that is settled."""
 
     # -- what an engine does ----------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class MpsEngine:
         for key in sorted(control.attempts & self._waiting.keys()):
             task, placement = self._waiting.pop(key)
             try:
-                control.write()  # first: whoever comes after us must not end it under its client
+                control.write()  # first: the next daemon must not end it under its client
                 self._inner.launch(_as_client(task, control), key[1], placement)
             except LaunchRefused as error:
                 self._fail(key, str(error))
@@ -273,14 +273,14 @@ class MpsEngine:
         if self._adopted is not None:
             return  # it is not known yet whether it runs at all
         if control.attempts:
-            with suppress(EngineError):  # what the record says too much does no harm: it is looked at anew
+            with suppress(EngineError):  # an outdated record does no harm: it is checked again
                 control.write()
         elif control.phase is Phase.UP:
             control.rest(time.monotonic())
         elif control.phase is Phase.DOWN:
             control.end()
 
-    # -- after an earlier life --------------------------------------------------------------------
+    # -- after an earlier daemon -----------------------------------------------------------------
 
     def _left_behind(self) -> Iterable[Control]:
         """Control daemons of an earlier daemon, unless the machine was rebooted since."""

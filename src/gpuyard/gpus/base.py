@@ -1,4 +1,4 @@
-"""GPUs as the daemon sees them, whoever they come from."""
+"""GPUs as the daemon sees them, whatever their source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Device:
     name: str
     memory: int  # bytes in all; 0 where that is not known
     simulated: bool = False
-    capability: tuple[int, int] | None = None  # what NVIDIA calls its compute capability; None where that is not told
+    capability: tuple[int, int] | None = None  # NVIDIA's compute capability; None if unknown
 
     @property
     def visible_as(self) -> str:
@@ -53,7 +53,7 @@ class Reading:
     sm_clock: int | None = None
     memory_clock: int | None = None  # MHz
     throttle: int | None = None  # NVML's bits for what slows it down; 0: nothing
-    xid: int = 0  # the number of an error that the driver told of since the look before; 0: none
+    xid: int = 0  # the number of an XID error since the previous look; 0: none
     processes: tuple[Process, ...] = ()
 
 

@@ -74,7 +74,7 @@ class NvmlGpus:
     def __init__(
         self, *, retry_driver: float = 5.0, retry_gpu: float = 60.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Open the driver, and again every so many seconds while all of it, or one GPU, does not answer.
+        """Open the driver, and again after a while if all of it, or one GPU, does not answer.
 
         Opening it can take seconds where nobody else keeps the GPUs awake, hence the longer wait for a single one.
         """

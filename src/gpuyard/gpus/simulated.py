@@ -13,7 +13,7 @@ from gpuyard.errors import UserError
 from gpuyard.gpus.base import Device, Reading
 from gpuyard.units import format_size, parse_duration, parse_size
 
-VARIABLE = "GPUYARD_SIMULATE_USE"  # what says so in an environment, where nobody else did
+VARIABLE = "GPUYARD_SIMULATE_USE"  # the variable that declares a job's use
 _PARTS = re.compile(r"[;\n]")
 _BUSY = "util="
 _MOST_VALUES = 10_000  # values of a ramp

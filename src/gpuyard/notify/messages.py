@@ -130,7 +130,7 @@ class Trigger:
     tasks: Sequence[JobView] = ()  # of an array, all of them
     by: str = ""  # who cancelled it
     each: bool | None = None
-    """Whether it is for those who want to be told of each task (True), or of none (False); None: for all."""
+    """For subscriptions to each task (True), or to whole arrays (False); None: for all."""
 
 
 class LogReader:
@@ -221,7 +221,7 @@ def _end_of_array(log: LogReader, array: str, at: float) -> Iterator[Trigger]:
         event = TIMEOUT
     elif states == {"succeeded"}:
         event = FINISH
-    else:  # whoever cancelled the rest knows
+    else:  # the user who cancelled the rest knows
         return
     yield Trigger(array, event, at, views[0], views, by=next(filter(None, others), ""), each=False)
 

@@ -17,7 +17,7 @@ from gpuyard.notify.subscriptions import DEFAULT_EVENTS, LONG_WAIT_SECONDS, REMO
 
 VERSION = 1
 MOST_SUBSCRIPTIONS = 50  # of one user
-MOST_WAITING = 1000  # deliveries of one user that may wait to be sent; what comes then is dropped, and that is told
+MOST_WAITING = 1000  # deliveries of one user that may wait to be sent; what comes then is dropped and reported
 _DAY = 86400.0
 _KEPT, _FAILURES_KEPT, _URLS_KEPT = 7 * _DAY, 30 * _DAY, 30 * _DAY
 WAITING, DELIVERED, GIVEN_UP = "waiting", "delivered", "given-up"

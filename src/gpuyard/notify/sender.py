@@ -40,7 +40,9 @@ class OutgoingMessage:
     url: str
 
 
-ResultCallback = Callable[[OutgoingMessage, str], None]  # told of a parcel why it could not be sent, or nothing
+ResultCallback = Callable[
+    [OutgoingMessage, str], None
+]  # called with a message and why it could not be sent, or nothing
 
 
 def uses_mail_server(url: str) -> bool:

@@ -107,7 +107,7 @@ class Dispatcher:
                 self._bell.clear()
                 try:
                     self._turn(reading, time.time())
-                except Exception as error:  # nobody else would do its work
+                except Exception as error:  # the thread must go on
                     log.warning("notifications have to wait: %s: %s", type(error).__name__, error)
                     self._over.wait(_AFTER_TROUBLE)
                 self._over.wait(_PAUSE)
@@ -137,7 +137,7 @@ class Dispatcher:
             due.append(waiting)
         return max(min(due) - now, 0.0)
 
-    # -- what is to be told -----------------------------------------------------------------------
+    # -- what to send --------------------------------------------------------------------
 
     def _look(self, reading: LogReader, subscriptions: Sequence[Subscription], now: float) -> None:
         """Read what is new in the log; without subscriptions, only how far it is."""
@@ -179,14 +179,14 @@ class Dispatcher:
     def _deliveries(self, happening: Trigger, subscriptions: Sequence[Subscription]) -> list[Delivery]:
         """The deliveries of a trigger to everybody who subscribed to it."""
         found = list(recipients(happening, subscriptions))
-        if found and happening.event in (START, LONG_WAIT):  # which may come again, and are told once
+        if found and happening.event in (START, LONG_WAIT):  # which may come again, and are sent once
             told = self._outbox.told(happening.id, happening.event)
             found = [one for one in found if one.id not in told]
         if not found:
             return []
         try:
             story = message_of(happening, self._sources)
-        except Exception:  # a job that cannot be told of must not keep others from it
+        except Exception:  # one bad message must not block the others
             log.exception("job %s cannot be told of", happening.id)
             return []
         return [
@@ -243,7 +243,7 @@ class Dispatcher:
             self._courier.send(user, parcels, note)
         except Stopped:  # the next life sends it
             return
-        except Exception as error:  # or its parcels would wait for ever, and nobody would know
+        except Exception as error:  # or its messages would wait for ever, unnoticed
             log.warning("notifications of %s cannot be sent now: %s", user, type(error).__name__)
             for parcel in parcels:
                 if parcel.delivery.subscription in left:

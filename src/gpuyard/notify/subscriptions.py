@@ -13,13 +13,13 @@ DEFAULT_EVENTS = (FINISH, FAILURE, TIMEOUT)
 TASKS = "tasks"  # not an event: tell of each task of an array by itself, not once of all
 TEST = "test"
 ALL, NONE = "all", "none"
-REMOVED = "its subscription was removed"  # why something was never sent that nobody waits for
+REMOVED = "its subscription was removed"  # why a delivery was dropped
 OF_STATE = {
     "succeeded": FINISH, "failed": FAILURE, "interrupted": FAILURE, "oom": FAILURE, "cancelled": FAILURE,
     "timeout": TIMEOUT,
 }  # fmt: skip
-"""What the end of a job is to those who want to be told; a cancelled job is only so if somebody else did that."""
-LONG_WAIT_SECONDS = 3600.0  # seconds that are a long wait, if nobody says otherwise
+"""The event of each final state; a cancellation counts only if another user did it."""
+LONG_WAIT_SECONDS = 3600.0  # seconds that are a long wait, by default
 MOST_DESTINATIONS = 8  # different places that one process sends to
 _NAME = re.compile(r"(?!\d+$)[\w.+-]{1,60}")
 
@@ -50,7 +50,7 @@ def check_name(name: str) -> str:
 
 
 LOCAL = frozenset(("dbus", "kde", "qt", "glib", "gio", "gnome", "macosx", "windows", "syslog", "blink1", "file"))
-"""What stays on this machine, on somebody's desktop or in its log: a daemon has no business there."""
+"""Schemes that stay on this machine, on a desktop or in its log: not for a daemon."""
 MAIL = "mail"  # the scheme of a bare address, for which the setting `mail` names the server
 _HOSTED = frozenset(
     ("mailto", "mailtos", "json", "jsons", "xml", "xmls", "form", "forms", "gotify", "gotifys", "http", "https")

@@ -17,7 +17,7 @@ FULL = 0.97  # the part of a GPU's memory that is in use when there is none left
 _LOUD, _QUIET = 40, 10  # lines of other output that may follow an exception, and words within a line
 _SAID = 200  # characters of a line that are worth repeating
 _LONG = 2000
-"""Lines, and characters of a line, that are looked at: nobody who prints long ones is to keep a daemon busy."""
+"""Lines, and characters of a line, that are read: long output must not keep the daemon busy."""
 _ANY = re.compile(r"memory|oom\b|alloc|exhausted|_STATUS_", re.IGNORECASE)
 """Without any of these there is nothing to look for."""
 
@@ -45,12 +45,12 @@ _GPU = re.compile(
     r"|failed to allocate .{0,60}(?:from|on) device|ggml_\w{0,60}cuda.{0,200}out of memory"
     r"|NCCL.{0,200}(?:out of memory|Failed to CUDA malloc)"
 )
-"""What only somebody without GPU memory says."""
+"""What only a lack of GPU memory causes."""
 _PERHAPS = re.compile(
     r"C(?:UBLAS|UDNN|USOLVER|USPARSE)_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)|cuDNN failed to initialize"
     r"|[Uu]nable to find (?:a valid cuDNN algorithm|an engine to execute)|Failed to get convolution algorithm"
 )
-"""What also others say; somebody without GPU memory if the GPU was full."""
+"""What has several causes; a lack of GPU memory if the GPU was full."""
 _NOT_GPU = re.compile(
     r"device:CPU|allocator (?:cpu|mklcpu|cuda_host)|cuda_host_bfc|DefaultCPUAllocator|No space left on device"
 )
@@ -76,7 +76,7 @@ _SILENT = re.compile(
 """Lines that are not counted: parts of a traceback, rules, and what launchers say at the end."""
 
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_MUCH = 2.0**50  # bytes that nobody means: a number that is no amount
+_MUCH = 2.0**50  # bytes: a larger number is no amount
 _AMOUNT = r"([\d,]+(?:\.\d+)?)\s*([KMGTkmgt]?)(?:i?B|bytes)?\b"
 _WANTED = re.compile(rf"(?:ried to allocate|rying to allocate|to allocate|ailed to allocate|allocating)\s+{_AMOUNT}")
 _HELD = re.compile(
@@ -163,7 +163,7 @@ def _tensor(line: str) -> float:
     return size if size < _MUCH else 0.0
 
 
-TOLERANCE = 64 * 2.0**20  # bytes beyond its share that nobody is blamed for
+TOLERANCE = 64 * 2.0**20  # bytes beyond its share that are tolerated
 BLAMELESS = 5  # how often a job that kept to its share is run again without that being counted
 _STEP = 64 * 2**20
 _MORE, _GROWTH = 1.25, 1.5
@@ -172,7 +172,7 @@ _MORE, _GROWTH = 1.25, 1.5
 class Shortage(NamedTuple):
     """What is known of an attempt that ran out of GPU memory."""
 
-    needed: float  # bytes on one GPU that it had or tried to get; 0 where nobody knows
+    needed: float  # bytes on one GPU that it had or tried to get; 0 if unknown
     full: bool  # whether the GPU had none left; else something else limited it, such as a cap
     died_on: float  # bytes of the smallest of its GPUs
     stopped: bool = False  # whether it was stopped for exceeding its share, before the GPU had none left

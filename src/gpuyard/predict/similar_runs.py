@@ -1,4 +1,4 @@
-"""What jobs will use and take, by what their like did: quantiles of the latest runs, a margin, the evidence told."""
+"""What jobs will use and take, by similar jobs: quantiles of the latest runs, a margin, and the evidence."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from gpuyard.units import format_duration
 
-LATEST = 50  # runs that count: the last so many of a signature
-MEMORY, TIME = 0.95, 0.90  # which quantiles are told
+LATEST = 50  # the latest runs of a signature that count
+MEMORY, TIME = 0.95, 0.90  # the quantiles of a prediction
 _FEW = 5  # with fewer runs than that the margin is the one of the settings; with more, three fifths of it are enough
 _USUAL = 0.6
 _MOST = 0.30

@@ -36,7 +36,7 @@ class Seen(NamedTuple):
 
     job: str
     attempt: int
-    kind: str  # what it has in common with its like; empty: not known
+    kind: str  # what similar jobs have in common; empty: unknown
     gpus: tuple[int, ...]
     started: float | None
     mark: Mark | None = None
@@ -135,7 +135,7 @@ class Slowdowns:
         self._enough = enough  # seconds that evidence must span before it counts
         self._attempts: dict[_Key, _Attempt] = {}
         self._gone: dict[_Key, _Attempt] = {}
-        """Attempts that were not there at the last look; how they ended may be told later."""
+        """Attempts that were gone at the last look; how they ended may become known later."""
         self._news: set[str] = set()  # kinds of which something was kept since the last findings
         self._alone: dict[tuple[str, str], deque[_Rate]] = {}  # by evidence and kind
         self._beside: dict[tuple[str, str, str], deque[_Sample]] = {}  # by evidence, sufferer, and whom it was beside

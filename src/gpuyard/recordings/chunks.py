@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuyard.recordings.series import METRICS, Floats
 
-AT, COVERED = "at", "covered"  # seconds since a chunk's beginning; seconds of a span in which somebody looked
+AT, COVERED = "at", "covered"  # seconds since a chunk's beginning; seconds of a span with samples
 LOW, HIGH = ".min", ".max"
 """What the least and the most of a span are called, behind a metric's name; the mean has the bare name."""
 _MEMORY = 65536.0  # bytes; drivers give out memory in larger pieces
@@ -154,7 +154,7 @@ SAMPLES, MINUTES, HOURS = LEVELS = (
     Level(2, "hours", 3600.0, 7 * 86400),
 )
 QUIET = 10.0  # seconds from one sample to the next of a GPU that is idle, and stays as it is
-APART = 2.5 * QUIET  # seconds without a sample after which nobody knows what was between
+APART = 2.5 * QUIET  # seconds without a sample that make a gap
 
 _NO_MEANS = ("throttle", "xid")  # bits, and the number of an error: half of one means nothing
 

@@ -308,7 +308,7 @@ class _Track:
             found = _Open(level, begin, self._names if level is SAMPLES else self._spread)
             before = self._file.load(level, self._subject, begin)
             if before is not None:
-                with suppress(Damaged):  # then it is written anew
+                with suppress(Damaged):  # then it is written again
                     found.load(before)
             self._open[level.number] = found
         return found
@@ -350,7 +350,7 @@ class Writer:
                 continue  # it goes on
             try:
                 names = OF_JOBS if any(name in OF_JOBS for name in decode(data)) else KEPT_OF_GPUS
-            except Damaged:  # nobody will ever know; it is left as it is
+            except Damaged:  # it is lost, and left as it is
                 self._file.write([Chunk(SAMPLES.number, subject, begin, False, data)])
                 continue
             track = _Track(self._file, subject, names)

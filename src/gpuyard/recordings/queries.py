@@ -1,4 +1,4 @@
-"""What is read of recordings: series of a span of time, as fine as somebody can look at.
+"""What is read of recordings: series of a span of time, as fine as a plot can show.
 
 The level is the coarsest that still has values enough; what is more than was asked for becomes the least, the mean and
 the most of spans. A day's samples of a machine are half a million numbers: nobody waits for those to see a month.
@@ -35,7 +35,7 @@ from gpuyard.recordings.chunks import (
 from gpuyard.recordings.database import Who, chunks_of, reading
 from gpuyard.recordings.series import OF_JOBS, Floats
 
-_ENOUGH = 3  # a level will do that has at least this part of the points that somebody wants
+_ENOUGH = 3  # a level with at least this part of the wanted points is enough
 _FEW = 60  # values that a level has at least; its last one is not complete yet
 _ERRORS = 100
 _NICE = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400)
@@ -55,7 +55,7 @@ class Track:
     metrics: dict[str, Values] = field(default_factory=dict)
     watt_hours: float | None = None
     errors: list[tuple[float, int]] = field(default_factory=list)
-    """When the driver told of errors (XID), and their numbers."""
+    """Times and numbers of XID errors."""
 
 
 @dataclass(slots=True)

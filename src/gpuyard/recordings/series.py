@@ -41,7 +41,7 @@ METRICS = {
 """All of them by name. `throttle` is NVML's bits; `xid` is the number of the latest error, 0 where there was none."""
 OF_GPUS = tuple(name for name in METRICS if not name.startswith("process_"))
 OF_JOBS = tuple(name for name in METRICS if name.startswith("process_"))
-USUAL = ("utilization", "temperature", "memcopy", "power")  # what is plotted if nobody says otherwise
+USUAL = ("utilization", "temperature", "memcopy", "power")  # what is plotted by default
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def _provide(folder: Path) -> None:
     if folder != folder.parent:
         _provide(folder.parent)
     folder.mkdir(mode=_MODES[0], exist_ok=True)
-    # our umask took away what others need; no link is followed, should somebody have put one there meanwhile
+    # our umask took away what others need; no link is followed, should one have been put there meanwhile
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         os.fchmod(descriptor, _MODES[0])

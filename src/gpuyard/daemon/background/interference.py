@@ -29,7 +29,7 @@ _PERIOD = 1.0  # seconds between looks, unless less is enough for a finding
 _LEAST = 0.05
 _NEWS = 0.05  # by how much a slowdown must have changed to be recorded again
 _MUCH_MORE = 10  # or by how many times as much evidence
-_PRIOR = 300.0  # seconds for which what was found out in former lives counts, at most
+_PRIOR = 300.0  # seconds for which findings of earlier daemons count, at most
 _WRITTEN = 30.0  # seconds to wait for something to be written
 
 

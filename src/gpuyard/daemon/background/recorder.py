@@ -1,4 +1,4 @@
-"""What GPUs do is written down: a thread of its own, fed by whoever looks at them.
+"""Records what GPUs do, in a thread of its own, fed by the threads that look at them.
 
 Looks come through a queue that never blocks who puts them there. A GPU in use is recorded every `record_period`, one
 that is idle and stays as it is every ten seconds. Where nothing can be written that is told once, and tried again every
@@ -149,7 +149,7 @@ class Recorder:
         self._close()
         self._queue.clear()
         damaged = isinstance(error, sqlite3.Error) and is_damaged(error)
-        if not self.failing and not damaged:  # of a damaged file it is told when it is set aside
+        if not self.failing and not damaged:  # a damaged file is logged when it is set aside
             log.warning("what GPUs do is not recorded: %s cannot be written: %s; jobs go on", self.path, error)
         self.failing = str(error)
         self._retry_at = time.monotonic() + (0.0 if damaged else _RETRY)

@@ -25,8 +25,8 @@ from gpuyard.units import format_duration
 
 log = logging.getLogger("gpuyard")
 _EVERY = 3600.0
-_BITE = 50  # jobs; about 5 ms of the yard's time
-_IDLE = 20  # times as long as a bite took passes before the next: 5 % of the yard's time at most
+_BITE = 50  # jobs; about 5 ms of the loop's time
+_IDLE = 20  # times as long as a step took passes before the next: 5 % of the loop's time at most
 _LOOKED_UP = 500
 _SHORT = 0.005
 

@@ -54,7 +54,7 @@ class Admission:
         self._more = False
         self._kinds: dict[str, Kind | None] = {}
 
-    # -- by whoever looks ---------------------------------------------------------------------------
+    # -- by the thread that looks ------------------------------------------------------------------------
 
     def heard(self) -> None:
         """Called after a look at the GPUs: keep samples, and ask the loop to act if a GPU gets full."""
@@ -76,7 +76,7 @@ class Admission:
     # -- what is known ------------------------------------------------------------------------------
 
     def note(self, event: Event, details: Mapping[str, Any]) -> None:
-        """A new job on a GPU starts its window anew."""
+        """A new job on a GPU restarts its window."""
         if not self.on:
             return
         if isinstance(event, Placed):

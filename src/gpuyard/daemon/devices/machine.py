@@ -1,4 +1,4 @@
-"""What of a GPU is used by nobody of ours: what jobs that share it cannot have.
+"""The machine's GPUs, and what foreign processes use of them: jobs that share a GPU cannot have that.
 
 Pure: what a look told goes in, with the time of the look, and what counts comes out. A job may not find less than it
 was promised, so what others use counts as soon as it is known to be theirs. What nobody can be named for must last
@@ -25,8 +25,8 @@ from gpuyard.gpus.ownership import FreeRule, Identity, Sampler, Verdict, identif
 from gpuyard.units import format_size
 
 STEP = 64 * 2**20  # bytes that it is rounded up to
-LITTLE = 50 * 2**20  # less than this is what drivers take of a GPU that nobody uses; what is kept free covers it
-_SETTLES = 2.0  # seconds for which memory must have been in use by somebody unknown before it counts
+LITTLE = 50 * 2**20  # drivers take less than this of an unused GPU; the buffer covers it
+_SETTLES = 2.0  # seconds for which unknown processes must have used memory before it counts
 _LASTS = 5.0  # seconds for which it counts when it is used no more
 
 
@@ -34,7 +34,7 @@ class ForeignUse(NamedTuple):
     """Bytes of a GPU in use by foreign processes."""
 
     known: float  # by processes that are seen, or by our jobs beyond what they were promised
-    unknown: float  # by nobody knows whom
+    unknown: float  # by unknown processes
 
     @property
     def all(self) -> float:
@@ -44,7 +44,7 @@ class ForeignUse(NamedTuple):
 def used_by_others(
     used: float, processes: Iterable[tuple[str | None, int]], promised: Mapping[str, float]
 ) -> ForeignUse | None:
-    """What others use of a GPU with so many bytes in use; None where that cannot be told.
+    """Foreign use of a GPU with `used` bytes in use; None if unknown.
 
     `processes` are those on it, by job and bytes (0: not known); `promised` is what our jobs may use of it. A job that
     has no place on it is one of the others, and what a job uses beyond its promise is nobody's to give.
@@ -58,7 +58,7 @@ def used_by_others(
         else:
             foreign += memory
             foreign_known = foreign_known and memory > 0
-    if not known:  # the rest is ours, or is not: nobody knows
+    if not known:  # the rest may be ours or not
         return ForeignUse(float(foreign), 0.0) if foreign_known else None
     excess = sum(max(0.0, use - promised[job]) for job, use in uses.items())
     rest = used - foreign - sum(uses.values())
@@ -134,7 +134,7 @@ class Machine:
         beside: bool = False,
     ) -> None:
         self.gpus = gpus
-        self.buffer = buffer  # bytes of each GPU that are given to nobody who shares it
+        self.buffer = buffer  # bytes of each GPU that no share may have
         self._beside = beside  # whether shares may start where others are
         self._others = [ForeignTally() for _ in gpus.devices]
         self.node = engine.nodes()[0].name
@@ -148,7 +148,7 @@ class Machine:
         self.often = OFTEN  # seconds between looks while jobs share GPUs
         self.looks = 0  # how often real GPUs were looked at
         self.xids: Counter[tuple[int, int]] = Counter()
-        """How often the driver told of each error, by GPU and number, since the daemon began."""
+        """Errors by GPU and number since the daemon began."""
         self.uses: Mapping[str, Mapping[int, int]] = {}
         """Bytes that jobs take of each simulated GPU, where they say what they use; replaced as a whole."""
         self._occupants: list[tuple[Occupant, ...]] = [()] * len(gpus.devices)
@@ -243,7 +243,7 @@ class Machine:
         if not self.gpus.simulated:
             self.looks += 1
             self.xids.update((reading.index, reading.xid) for reading in self._sampler.readings if reading.xid)
-            self.samples.add(now, self._sampler.readings)  # last: who is told looks at all of it
+            self.samples.add(now, self._sampler.readings)  # last: its listeners look at all of it
 
     def _use(self, gpu: int, state: State, ticks: float) -> ForeignUse | None:
         """Foreign use of a GPU by the latest look; None if unknown."""

@@ -27,7 +27,7 @@ log = logging.getLogger("gpuyard")
 _APART = 1.0  # seconds from one writing to the next, at least
 _SELDOM = 10.0  # the same where no peak has grown
 _RISE = 1.02  # times as much is a higher peak, and not only a bit of noise
-_NOTHING = 50 * 2**20  # bytes that a driver may keep of a GPU that nobody uses
+_NOTHING = 50 * 2**20  # bytes that a driver may keep of an unused GPU
 
 
 class Seen(NamedTuple):
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
     utilization: float | None = None  # percent of its GPUs that it keeps busy, on average; None where that is not known
     alone: bool = True  # whether no other job of ours is on its GPUs
     gpus: tuple[int, ...] = ()  # those that it has
-    watts: float | None = None  # what its GPUs draw, as far as that is its own part; None where that is not told
+    watts: float | None = None  # what its GPUs draw, as far as that is its own part; None if unknown
 
 
 class Measure(NamedTuple):
@@ -54,7 +54,7 @@ class Measure(NamedTuple):
     alone: bool
     settled: float  # for how many of the seconds its peak has not risen any more
     current: Mapping[int, int]  # bytes on each GPU, as of the last look
-    energy_wh: float | None = None  # watt-hours that its GPUs drew for it; None where their power is not told
+    energy_wh: float | None = None  # watt-hours that its GPUs drew for it; None if unknown
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in self._asdict().items() if name not in ("attempt", "current")}
@@ -80,7 +80,7 @@ class _Tally:
     drawn: float = 0.0  # until when the energy is counted
 
     def draw(self, at: float, watts: float | None) -> None:
-        """Add the energy since the last look that told of it, or since the start."""
+        """Add the energy since the last look with power, or since the start."""
         if watts is None:
             return
         since, before = (self.began, watts) if self.joules is None else (self.drawn, self.watts or 0.0)
@@ -160,7 +160,7 @@ class Measures:
             tally = self._tallies.get(job)
             if tally is None:
                 return None
-            looked = tally.last if tally.samples else tally.drawn  # what nobody can tell the memory of has run as well
+            looked = tally.last if tally.samples else tally.drawn  # an attempt of unknown memory has run as well
             return tally.measure(max(looked, tally.began))
 
     def busy(self, job: str) -> tuple[float, int] | None:
@@ -188,7 +188,7 @@ class Measures:
             return {job: max(tally.current.values(), default=0) for job, tally in self._tallies.items()}
 
     def take(self, job: str, attempt: int, began: float, ended: float, last: Seen | None = None) -> dict[str, Any]:
-        """What an attempt used that has ended, to be recorded; `last` is what can still be told of its last instant.
+        """What an attempt used that has ended, to be recorded; `last` is what is known of its last instant.
 
         It is kept until the attempt is known to be over, since what is recorded may yet fail to be written.
         """

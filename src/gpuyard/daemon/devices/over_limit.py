@@ -22,7 +22,7 @@ from gpuyard.predict.oom import FULL, TOLERANCE
 from gpuyard.units import format_size
 
 log = logging.getLogger("gpuyard")
-_LATELY = 3.0  # seconds for which a GPU that was full is taken to have been so when somebody died on it
+_LATELY = 3.0  # seconds for which a full GPU explains the death of a job on it
 
 
 class Excess(NamedTuple):
@@ -71,7 +71,7 @@ class OverLimit:
                 return True
         return False
 
-    # -- by the yard's own ----------------------------------------------------------------------------
+    # -- by the loop's thread -------------------------------------------------------------------------
 
     def were_full(self, gpus: Iterable[int]) -> bool:
         """Whether one of these GPUs had no memory left a moment ago."""

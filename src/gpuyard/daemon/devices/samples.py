@@ -20,9 +20,9 @@ Span = Literal["fine", "coarse"]
 Values = NDArray[np.float32]
 
 COLUMNS = ("utilization", "memory_used", "temperature", "power")  # percent, bytes, degrees Celsius and watts
-OFTEN, SELDOM = 0.5, 1.0  # seconds between looks while somebody watches, and otherwise
+OFTEN, SELDOM = 0.5, 1.0  # seconds between looks while a user watches, and otherwise
 MINUTE = 60.0
-_WATCHED = 10.0  # seconds after a question in which somebody is taken to watch
+_WATCHED = 10.0  # seconds after a request in which a user counts as watching
 _APART = 0.4  # seconds between samples at least: a look that a start needs may come at any time
 _FINE, _COARSE = int(600 / _APART), 24 * 60
 _MOST = 100_000  # samples times GPUs in one part
@@ -48,7 +48,7 @@ class Samples:
         self._asked = -_WATCHED
 
     def watched(self) -> None:
-        """Somebody looks at the samples: take them more often for a while."""
+        """A user looks at the samples: take them more often for a while."""
         self._asked = time.monotonic()
 
     @property

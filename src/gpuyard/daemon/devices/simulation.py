@@ -82,15 +82,15 @@ def _parsed(text: str, job: str) -> Use | None:
 _AT_MOST = 0.05  # seconds between beats, however many jobs begin
 _REST = 20.0  # times what a beat took that is left until the next: with many jobs that is longer
 _MOVES = Started | Exited | Preempted | Requeued | Granted | Returned
-_JUST = 0.001  # seconds before somebody came or went
-_TELL_AGAIN = 5.0  # seconds after which a job that should be dead is told of once more: the store may have failed
+_JUST = 0.001  # seconds before a job came or went
+_TELL_AGAIN = 5.0  # seconds after which a job that should be dead is reported again: the store may have failed
 
 
 class SimulatedJob(NamedTuple):
     """A job on GPUs, and what it wants of each of them at an instant."""
 
     view: JobView
-    use: Use | None  # None: nobody said what it uses, so it is what it asked for
+    use: Use | None  # None: it declares nothing, so it uses what it asked for
     wanted: int = 0
     grew_at: float = 0.0
     dead: bool = False  # whether it ran out of memory, and is about to end
@@ -129,7 +129,7 @@ class SimulatedLoad:
         self._wants: dict[tuple[str, int], tuple[int, float]] = {}
         """How much each attempt wants, and since when it does."""
         self._dead: dict[tuple[str, int], float] = {}
-        """When the yard was told of attempts that ran out of memory, on the monotonic clock."""
+        """When attempts that ran out of memory were reported to the loop, on the monotonic clock."""
         self._over, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="simulated-load", daemon=True)
 
@@ -148,7 +148,7 @@ class SimulatedLoad:
     def sample(self) -> None:
         """Take one sample of all GPUs; if jobs came or went, also one of just before."""
         former = self._views
-        if self._store.last != self._last:  # only then can anybody be elsewhere than before
+        if self._store.last != self._last:  # only then can a job have moved
             self._last = self._store.last
             self._views = [view for view in list(self._store.open.values()) if view.state == "running"]
         at, changed_at, self._changed_at = self._clock.now(), self._changed_at, None

@@ -1,4 +1,4 @@
-"""Estimates of memory and run time: kept up as runs end, told to new and waiting jobs, with their evidence."""
+"""Estimates of memory and run time: updated as runs end, applied to new and waiting jobs, with their evidence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuyard.units import format_size
 _MOST = 20_000  # signatures that are kept in memory
 _PARTS = 4  # of a GPU: one of these
 _SHRINKS = 0.95  # a share that would become but a little smaller stays: to tell thousands of jobs is dear
-_BITE = 250  # jobs that are told in one turn: thousands may wait, and others want to be answered meanwhile
+_BITE = 250  # jobs that are updated in one turn: thousands may wait, and requests must be answered meanwhile
 Key = tuple[str, str]  # `signature` or `likeness`, and which
 
 
@@ -48,7 +48,7 @@ class Estimates:
         self._runs, self._predictions, self._waiting, self._profiling, self._outdated = {}, {}, {}, {}, {}
         for view in self._context.store.open.values():
             self._enlist(view.id, view.work)
-        self._fresh = dict.fromkeys(self._waiting)  # not everybody may have been told when a former life ended
+        self._fresh = dict.fromkeys(self._waiting)  # an earlier daemon may have ended before it updated all
 
     # -- telling ----------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class Estimates:
             hopeless=outcome == "oom" and bool(measured.get("alone")) and self._has_the_largest(row),
         )  # fmt: skip
         for key in (("signature", work["signature"]), ("likeness", work.get("likeness", ""))):
-            if key in self._runs or key in self._waiting:  # else it is read when somebody asks
+            if key in self._runs or key in self._waiting:  # else it is read on demand
                 self._runs[key] = [*self._latest(*key), run][-LATEST:]
                 self._fresh[key] = None
                 self._predictions = {}

@@ -46,7 +46,7 @@ class GrantHistory:
     started: float | None = None
     grace: float = 10.0
     budget: float | None = None
-    wanted_end: float | None = None  # when it should be done, if somebody said so (`--deadline`)
+    wanted_end: float | None = None  # the deadline of the request (`--deadline`)
     changes: list[GrantChange] = field(default_factory=list)  # what its latest attempt has to hear
     grants: list[Lent] = field(default_factory=list)
     decisions: list[Decided] = field(default_factory=list)
@@ -174,7 +174,7 @@ def _decided(at: float, details: dict[str, Any]) -> Decided:
 
 
 FRESH = 60.0  # seconds for which a report counts
-LONGEST_GRACE = 30.0  # seconds that a job has at most to leave a GPU that it was lent: somebody waits for it
+LONGEST_GRACE = 30.0  # seconds that a job has at most to leave a GPU on loan: others wait for it
 _STEPS, _SHARE, _LEAST = 20, 0.05, 5.0  # steps, part of the budget and seconds that must be left for an offer
 _ANSWER = 60.0  # seconds in which a job is to say what it makes of an offer
 _DECLINED, _TAKEN_BACK = 60.0, 5.0  # seconds for which it is offered nothing after it declined, or had to leave
@@ -270,7 +270,7 @@ class Offers:
         if not (state.lent or self._reports or self._leave_by or self._answer_by):
             return
         self._forget_the_gone()
-        for gpu in state.reclaimed - self._leave_by.keys():  # by a former life
+        for gpu in state.reclaimed - self._leave_by.keys():  # by an earlier daemon
             self._leave_by[gpu] = ticks + self.grace_of(state.lent[gpu])
         for gpu in [gpu for gpu, by in self._leave_by.items() if by <= ticks]:
             self._return(state.lent[gpu], [gpu], "its grace was over", now)

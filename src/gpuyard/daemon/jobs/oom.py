@@ -67,7 +67,7 @@ class OwnFiles:
         self._reading: threading.Thread | None = None
 
     def end_of(self, path: str, user: str, since: float, size: int) -> bytes:
-        """Up to so many bytes of the end; nothing where it must not be read, or cannot be by now.
+        """Up to `size` bytes of the end; nothing where it must not be read, or cannot be by now.
 
         Its owner must be `user`; ourselves, if that is empty.
         """
@@ -78,7 +78,7 @@ class OwnFiles:
         def read() -> None:
             try:
                 found.append(_read(path, pwd.getpwnam(user).pw_uid if user else os.geteuid(), since, size))
-            except (OSError, KeyError, ValueError):  # gone, closed to us, or no path; nobody is called so any more
+            except (OSError, KeyError, ValueError):  # gone, closed to us, or no path; or the user is gone
                 found.append(b"")
 
         self._reading = threading.Thread(target=read, daemon=True)
@@ -126,7 +126,7 @@ class Ooms:
         """The lack of memory that ended an attempt; None if another cause did."""
         key = report.job, report.attempt
         wanted, used, stopped = self._wanted.pop(key, 0.0), 0.0, self._over_limit.stopped(key)
-        if cause == OOM and not wanted and not stopped:  # a former life told it to end, and wrote down why
+        if cause == OOM and not wanted and not stopped:  # an earlier daemon recalled it, and recorded why
             said = self._context.store.recalled(*key)
             wanted, used = float(said.get("wanted", 0.0)), float(said.get("used", 0.0))
             stopped = used > 0

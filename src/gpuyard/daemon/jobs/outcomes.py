@@ -87,7 +87,7 @@ class Outcomes:
             if report.asked or report.interrupted:
                 self._stops.preempted(row, report, at, self._measured(row, report, at))
                 return
-            cause = ""  # it had come to its end before anybody asked it to
+            cause = ""  # it had ended before it was asked to
         measured = self._measured(row, report, at)
         if cause == CROWDED:
             if report.asked or report.interrupted:
@@ -101,7 +101,7 @@ class Outcomes:
                 exited = Exited(at, report.job, report.attempt, report.code, OOM)
                 self._context.record(exited, message=what, measured=measured)
             return
-        cause = "" if cause == OOM else cause  # it had done its work before anybody asked it to end
+        cause = "" if cause == OOM else cause  # it had done its work before it was asked to end
         if cause == "interrupted" and self._context.work_of(report.job).requeue:
             message = "interrupted, and waits again"
             self._context.record(Requeued(at, report.job, report.attempt), message=message, measured=measured)

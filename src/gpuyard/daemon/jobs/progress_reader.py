@@ -1,4 +1,4 @@
-"""How far running jobs are, by what they report or print. Looked at when somebody asks, and never by the yard itself.
+"""How far running jobs are, by what they report or print. Read on demand, and never by the loop itself.
 
 A job says it by its file (`gpuyard.progress`), by a line `progress 37/100` in its output, or without meaning to: by a
 line that begins with `Epoch 3/10`, or by a bar of tqdm. What is said on purpose counts more than what is guessed, and
@@ -87,7 +87,7 @@ class ProgressReader:
         return estimate(said[0], said[1] - view.started, now - said[1])
 
     def said(self, view: JobView, now: float) -> tuple[Reading, float] | None:
-        """A job's last progress, and when it told; None if it does not run, or does not tell."""
+        """A job's last progress, and its time; None if it does not run, or reports none."""
         if view.state != "running" or view.started is None:
             self._jobs.pop(view.id, None)
             return None
@@ -149,7 +149,7 @@ def _first_line(path: Path) -> str:
 
 
 def estimate(reading: Reading, ran: float, since: float) -> Progress:
-    """How far a job is that said so after it `ran`, and how long it will take, seen so many seconds `since`.
+    """How far a job is that said so after it `ran`, and how long it will take, seen `since` seconds later.
 
     Once that time is over, nobody knows: a job that stalls would be about to end for ever.
     """
@@ -187,7 +187,7 @@ def _epoch(line: str) -> Reading | None:
 
 
 def _bar(line: str) -> Reading | None:
-    """A bar of tqdm. That of an epoch is a part of that; if it is not told of how many, nothing is known.
+    """A bar of tqdm. That of an epoch is a part of it; without the number of epochs nothing is known.
 
     What goes up a line at its end is a bar below another one, which counts.
     """

@@ -158,7 +158,7 @@ class Store:
         return len(found)
 
     def forget(self, before: float, most: int) -> int:
-        """Remove up to so many jobs that ended before an instant, with all their events; returns how many there were.
+        """Remove up to `most` jobs that ended before an instant, with all their events; returns their number.
 
         Only what the checkpoint makes needless goes, and never the newest job: no other may get its id.
         """
@@ -392,7 +392,7 @@ class Checkpoints:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._not_before = -math.inf
-        self.wanted = False  # whether somebody waits for one
+        self.wanted = False  # whether a checkpoint is asked for
 
     def make(self, state: State, *, idle: bool) -> bool:
         """If it is time to: drop jobs that are over from the state, and keep it. The state must match the log."""

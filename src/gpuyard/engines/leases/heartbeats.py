@@ -10,7 +10,7 @@ from typing import Protocol
 from gpuyard.units import format_duration
 
 REST = 20.0
-"""Seconds for which GPUs must be free before whoever used them is taken to be done: epochs may begin anew meanwhile."""
+"""Seconds for which GPUs must be free before their user counts as done: between epochs they are idle."""
 
 
 class InUse(Protocol):
@@ -20,7 +20,7 @@ class InUse(Protocol):
 
 
 class Heartbeats:
-    """When something was last heard of each lease. The server's threads note it, and the yard's thread looks.
+    """The last heartbeat of each lease. The server's threads note it, and the loop's thread looks.
 
     Only what is expected is noted, so nothing is left of leases that are over.
     """
@@ -55,7 +55,7 @@ class Silence:
     def __init__(self, limit: float, rest: float = REST) -> None:
         self.limit = limit
         self._rest = rest
-        self._used = -math.inf  # when somebody was last seen on its GPUs
+        self._used = -math.inf  # when a process was last seen on its GPUs
 
     @property
     def used(self) -> bool:

@@ -77,7 +77,7 @@ class Caller(NamedTuple):
 
 class Found(NamedTuple):
     pid: int
-    interactive: bool  # whether it is a shell that somebody types in
+    interactive: bool  # whether it is an interactive shell
     name: str  # what to call it: a script's name, if it is a shell that runs one
 
 

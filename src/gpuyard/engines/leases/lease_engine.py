@@ -41,10 +41,10 @@ from gpuyard.engines.local import processes
 from gpuyard.units import format_duration
 
 _RETRY = 1.0  # seconds until it is tried again to watch a process, where that failed
-_HELD_UP = 5.0  # seconds by which we may be late, and still hold silence against somebody
+_HELD_UP = 5.0  # seconds by which we may be late, and still count silence
 _DEEPEST = 256  # generations that are looked at for an ancestor
 _GONE = "whoever asked for it had gone"
-GIVEN_UP = "given up: "  # what the message of a lease begins with that nobody waits for any more
+GIVEN_UP = "given up: "  # how the message of an abandoned lease begins
 
 
 class Holder(NamedTuple):
@@ -59,7 +59,7 @@ class Holder(NamedTuple):
 class Terms:
     holder: Holder | None  # None: it lasts by signs of life
     requester: Holder | None = None  # who asked, if not the holder itself
-    interactive: bool = False  # whether a shell that somebody types in holds it
+    interactive: bool = False  # whether an interactive shell holds it
     since: float | None = None  # when it began, if it has
     gpus: tuple[int, ...] = ()  # what it gives, once it has been placed
     heartbeat: float = 0.0  # without a process: seconds without a sign of life that end it
@@ -103,7 +103,7 @@ class LeaseEngine:
         self._find, self._idle, self._rest = find, idle, rest
         self.heartbeats = Heartbeats()  # where signs of life are noted; any thread may
         self.in_use: InUse = lambda gpu, seconds: None
-        """Whether somebody is on a GPU; to be told by who looks at the GPUs."""
+        """Whether a process is on a GPU; set by the part that looks at GPUs."""
         self._life = processes.life()
         self._epoll = select.epoll()
         self._leases: dict[str, _Lease] = {}
@@ -155,7 +155,7 @@ class LeaseEngine:
                 job, attempt, time.time(), None, interrupted=True, message="its process ended with the machine"
             )
         if terms.since is None and not all(map(self._lives, terms.waiting_for_it)):
-            return Ended(job, attempt, time.time(), 0, message=_GONE)  # nobody was told that it had begun
+            return Ended(job, attempt, time.time(), 0, message=_GONE)  # its start was never reported
         return self._begin(job, attempt, terms, terms.since or time.time())
 
     def stop(self, job: str, attempt: int) -> None:
@@ -305,7 +305,7 @@ class LeaseEngine:
         os.close(pidfd)
         return True
 
-    # Shells that somebody types in
+    # Interactive shells
 
     def _shells(self) -> Iterable[tuple[_Lease, ShellUse]]:
         return ((lease, lease.use) for lease in self._leases.values() if lease.use is not None)
@@ -382,7 +382,7 @@ class RoutingEngine:
             self._jobs.stop(job, attempt, grace, signal)
 
     def observe(self) -> list[Report]:
-        seen = self._jobs.observe()  # first: it may fail, and what the other would have told must not be lost then
+        seen = self._jobs.observe()  # first: it may fail, and the other's reports must not be lost then
         return [*seen, *self._leases.observe()]
 
     def fileno(self) -> int:

@@ -1,4 +1,4 @@
-"""Users of this machine, as the system knows them. Asked anew each time, so that changes count."""
+"""Users of this machine, as the system knows them. Read again each time, so that changes count."""
 
 from __future__ import annotations
 

@@ -37,10 +37,10 @@ class LocalAttempt:
     pid: int  # the wrapper's
     cgroup: Cgroup | None
     limit: int
-    uid: int | None = None  # whose processes may carry its mark; None: anybody's
+    uid: int | None = None  # the user whose processes may carry its mark; None: any user
     claim: wrapper.Claim | None = None
     pidfd: int | None = None  # holds the wrapper; None when it has ended
-    witnessed: bool = True  # whether we saw the wrapper alive; if not, its process id may be somebody else's by now
+    witnessed: bool = True  # whether we saw the wrapper alive; if not, its process id may have been reused
     ours: bool = False  # whether this process launched it, and so saw all of its life
     stopping: bool = False
     number: signal.Signals = signal.SIGTERM  # what its processes are asked to end by
@@ -110,7 +110,7 @@ class LocalAttempt:
 
     def halt_group(self) -> None:
         """Stop the whole process group, wrapper included, at once: a process that only forks cannot outrun that."""
-        if self.pidfd is not None:  # else the group's number may be somebody else's by now
+        if self.pidfd is not None:  # else the group's number may have been reused
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGSTOP)
 
@@ -164,7 +164,7 @@ def never_ran(run: LocalAttempt, status: int | None) -> Ended | NeverBegan:
 
 
 def interrupted(job: str, attempt: int, folder: Path) -> Ended:
-    """The end of an attempt that began in an earlier life of the machine: its own, or the machine's.
+    """The end of an attempt that began before this boot: its own, or the machine's.
 
     When that was nobody wrote down; the last sign of life is the nearest that can be known.
     """
@@ -237,7 +237,7 @@ def _whose_fault(error: OSError, directory: str) -> EngineError | LaunchRefused:
 def _hold_process(pid: int) -> int:
     try:
         return os.pidfd_open(pid)
-    except OSError as error:  # nobody would notice its end: better that it does not begin
+    except OSError as error:  # its end would go unnoticed: better that it does not begin
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise EngineError(f"cannot watch a process: {error.strerror}") from error

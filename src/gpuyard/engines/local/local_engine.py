@@ -31,7 +31,7 @@ from gpuyard.engines.local.folders import Folders
 
 logger = logging.getLogger(__name__)
 
-_CLAIM_PATIENCE = 0.25  # seconds to wait for somebody who is between creating the claim and writing it
+_CLAIM_PATIENCE = 0.25  # seconds to wait for a wrapper between creating the claim and writing it
 
 
 class LocalEngine:
@@ -330,7 +330,7 @@ class LocalEngine:
                 self._advance(run, members, now)
 
     def _is_gone(self, run: LocalAttempt) -> bool:
-        """Whether nothing is left of an attempt whose whole life we saw, told without looking at all processes.
+        """Whether nothing is left of an attempt whose whole life we saw, without a look at all processes.
 
         Who left its process group and lost its parent is our child now; who did not, has an ancestor who did.
         """

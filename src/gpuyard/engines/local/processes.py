@@ -214,7 +214,7 @@ def is_empty(group: int) -> bool:
         os.killpg(group, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # somebody is there, out of our reach
+    except PermissionError:  # a process is there, out of our reach
         return False
     return False
 
@@ -231,10 +231,10 @@ class Suspect:
 
     folder: str
     leader: int | None = None
-    """The wrapper's process id, which leads the session; None where that id may be somebody else's by now."""
+    """The wrapper's process id, which leads the session; None where that id may have been reused."""
     started: int | None = None  # the wrapper's start time
     uid: int | None = None
-    """Whose processes may say by a mark that they belong to it: anybody can put on any mark. None: anybody's."""
+    """The user whose processes may carry its mark, since marks can be forged; None: any user."""
 
 
 class Census:

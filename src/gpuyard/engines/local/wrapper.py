@@ -110,7 +110,7 @@ class Claim:
     life: str
     cgroup: str
     limit: int
-    uid: int | None = None  # whose processes may carry its mark; None: anybody's
+    uid: int | None = None  # the user whose processes may carry its mark; None: any user
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def _given(task: Task) -> dict[str, str]:
 def environment(
     task: Task, variables: Mapping[str, str], folder: Path, account: Account | None = None
 ) -> dict[str, str]:
-    """The environment for the wrapper: the submitter's and what tells the job of itself (`told`).
+    """The environment for the wrapper: the submitter's and that of `job_variables`.
 
     What a shell would drop or obey itself (a library to preload, a function of bash) goes round it, by `env`. That of
     another user goes round everything that is root's.
@@ -307,7 +307,7 @@ def read_unwritable(folder: Path) -> str:
 
 
 def note_asked(folder: Path) -> float:
-    """Leave a mark that an attempt is asked to end, for whoever sees its end; when that was, by the same clock.
+    """Leave a mark that an attempt is asked to end; returns when that was, by the file system's clock.
 
     Only what ended after the mark was left has perhaps ended because it was asked to.
     """
