@@ -21,7 +21,7 @@ from typing import Any
 from gpuyard import faults
 from gpuyard.config import settings
 from gpuyard.core.model import Request
-from gpuyard.daemon.commands import Commands, NotNow
+from gpuyard.daemon.commands import NotNow
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.loop import Yard
 from gpuyard.daemon.store.log import Store
@@ -41,7 +41,7 @@ class Customer:
     """Asks for things, waits for answers, and writes them down."""
 
     def __init__(self, place: Path, yard: Yard) -> None:
-        self._place, self._yard, self._desk = place, yard, Commands(yard)
+        self._place, self._yard, self._desk = place, yard, yard.commands
         self._reader = Reader(place / "data" / "gpuyard.db")
 
     def submit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuyard.core.events import Exited, Placed
-from gpuyard.daemon.clock import Clock, Times
+from gpuyard.daemon.context import Clock, Times
 
 
 class Hands:
@@ -13,8 +13,8 @@ class Hands:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, now: float = 1000.0) -> None:
         self.now, self.ticks = now, 50.0
-        monkeypatch.setattr("gpuyard.daemon.clock.time.time", lambda: self.now)
-        monkeypatch.setattr("gpuyard.daemon.clock.time.monotonic", lambda: self.ticks)
+        monkeypatch.setattr("gpuyard.daemon.context.time.time", lambda: self.now)
+        monkeypatch.setattr("gpuyard.daemon.context.time.monotonic", lambda: self.ticks)
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""

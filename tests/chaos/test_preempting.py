@@ -213,8 +213,8 @@ def test_slices_are_over_although_nobody_looks_at_that_very_instant(tmp_path: Pa
         place.submit(one)
     place.tell(*(Running(job, 1, time.time(), "17") for job in ("1", "2")))
     time.sleep(0.07)
-    while not place.engine.asked and place.yard._patience() < 0.2:
-        place.yard.turn(place.yard._patience())
+    while not place.engine.asked and place.yard._timeout() < 0.2:
+        place.yard.turn(place.yard._timeout())
     assert [job for job, *_ in place.engine.asked] == ["1"]
     assert list(place.yard.state.promises) == [2]
     place.end()

@@ -13,7 +13,6 @@ import pytest
 from gpuyard.config import settings
 from gpuyard.core.events import Exited, Started
 from gpuyard.core.model import Request
-from gpuyard.daemon.commands import Commands
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.loop import Yard
 from gpuyard.daemon.store.log import Store, StoreFailing
@@ -111,7 +110,7 @@ class Place:
         machine = Machine(gpus, self.engine)
         self.yard = Yard(self.store, self.engine, machine, self._settings)
         self.yard.open(machine.cluster, machine.uuids)
-        self.desk = Commands(self.yard)
+        self.desk = self.yard.commands
 
     def ask(self, command: Callable[[], Any]) -> Any:
         """Ask for something, and let one turn pass."""
@@ -205,7 +204,7 @@ def test_a_job_that_never_began_waits_again_but_not_in_a_frenzy(place: Place) ->
     place.submit()
     place.tell(NeverBegan("1", 1))
     assert place.engine.launched == [("1", 1)]
-    assert 0.5 < place.yard._patience() <= 1.0
+    assert 0.5 < place.yard._timeout() <= 1.0
     place.yard.planning._quiet_until = 0.0
     place.yard.turn(0)
     assert place.engine.launched == [("1", 1), ("1", 2)]
@@ -249,7 +248,7 @@ def test_a_failing_store_is_tried_once_a_second_whatever_happens(place: Place, m
     for _ in range(20):
         place.tell(Ended("1", 1, time.time(), 0))
     assert full.tried == 1
-    assert 0.5 < place.yard._patience() <= 1.0
+    assert 0.5 < place.yard._timeout() <= 1.0
 
 
 def test_a_recovery_that_fails_is_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +307,7 @@ def test_a_clock_that_is_corrected_ends_no_job(place: Place, monkeypatch: pytest
     place.submit(time_limit=60.0)
     place.tell(Running("1", 1, time.time(), "17"))
     real = time.time
-    monkeypatch.setattr("gpuyard.daemon.clock.time.time", lambda: real() + 3600)
+    monkeypatch.setattr("gpuyard.daemon.context.time.time", lambda: real() + 3600)
     place.yard.turn(0)
     assert place.engine.stopped == []
     place.submit(time_limit=60.0)

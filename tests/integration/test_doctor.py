@@ -16,7 +16,7 @@ from tests.fake_nvml import FakeNvml
 from tests.yard import Yard, finish
 
 from gpuyard.admin import checks, doctor
-from gpuyard.admin.findings import Finding, Installation
+from gpuyard.admin.checks import Finding, Installation
 from gpuyard.admin.service import Place, make_unit
 from gpuyard.config import Settings
 from gpuyard.daemon.store.log import Store

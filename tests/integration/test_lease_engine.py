@@ -200,7 +200,7 @@ def test_without_a_process_a_lease_lasts_by_signs_of_life(engine: Engine) -> Non
     engine.launch("2", terms)
     began = time.monotonic()
     while time.monotonic() < began + 1:  # more than twice as long as it may be silent
-        engine.engine.signs.note("2")
+        engine.engine.heartbeats.note("2")
         engine.seen += engine.engine.observe()
         time.sleep(0.05)
     assert engine.engine.owner(os.getpid(), 0) == ("2", 1)  # whoever is on its GPU belongs to it
@@ -209,8 +209,8 @@ def test_without_a_process_a_lease_lasts_by_signs_of_life(engine: Engine) -> Non
     assert [type(report) for report in engine.seen] == [Abandoned, Running]
     ended = engine.until(Ended, "2")
     assert (ended.code, ended.message) == (None, "no sign of life for 0.4s")
-    engine.engine.signs.note("2")
-    assert engine.engine.signs.last("2") is None
+    engine.engine.heartbeats.note("2")
+    assert engine.engine.heartbeats.last("2") is None
     assert engine.engine.due() is None
     assert isinstance(engine.engine.adopt("3", 1), Ended)
     engine.terms["4"] = replace(terms, since=time.time() - 1000)
@@ -225,7 +225,7 @@ def test_who_is_held_up_holds_silence_against_nobody(engine: Engine, monkeypatch
     engine.engine.observe()
     time.sleep(1)
     assert engine.engine.observe() == []
-    engine.engine.signs.note("1")  # it was sent long ago, and is read only now
+    engine.engine.heartbeats.note("1")  # it was sent long ago, and is read only now
     time.sleep(0.1)
     assert engine.engine.observe() == []
     assert engine.until(Ended, "1").message == "no sign of life for 0.2s"

@@ -37,28 +37,21 @@ _LARGEST_MANIFEST = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup says of itself."""
-
     format: int
-    gpuyard: str
-    """The version that made it."""
-    schema: int
-    """The version of the store."""
+    gpuyard: str  # the version that made it
+    schema: int  # the version of the store
     made_at: str
-    jobs: int
-    """How many there are, and how many of them are not over."""
+    jobs: int  # how many there are, and how many of them are not over
     open_jobs: int
     events: int
-    logs: bool
-    """Whether output is in it."""
-    size: int
-    """Bytes of the store, and their SHA-256."""
+    logs: bool  # whether output is in it
+    size: int  # bytes of the store, and their SHA-256
     sha256: str
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup that was looked through, and its store, taken out of it."""
+    """A verified backup, with its store extracted."""
 
     path: Path
     manifest: Manifest
@@ -69,7 +62,7 @@ class Backup:
 
 
 def make_backup(settings: Settings, target: Path, *, logs: bool = False) -> Manifest:
-    """Write a backup, look it through, and only then give it its name."""
+    """Write a backup, verify it, and only then give it its name."""
     try:
         open(settings.database, "rb").close()
     except FileNotFoundError as error:
@@ -101,7 +94,7 @@ def make_backup(settings: Settings, target: Path, *, logs: bool = False) -> Mani
 
 
 def copy_store(source: Path, copy: Path) -> Path:
-    """A copy of a store that may be written to meanwhile, as of one instant, and in one file."""
+    """A copy in one file of a store that may be written to meanwhile, as of one instant."""
     try:
         with closing(read_only(source)) as reading, closing(sqlite3.connect(copy)) as writing:
             reading.backup(writing)
@@ -132,7 +125,7 @@ def _describe(copy: Path, logs: bool) -> Manifest:
 
 
 def _files(jobs_dir: Path, copy: Path, logs: bool) -> Iterator[Path]:
-    """What attempts left: all of it, or what is needed of those that are not over."""
+    """The files of attempts: all, or those needed of attempts that are not over."""
     with closing(read_only(copy)) as connection:
         rows = connection.execute(f"SELECT id FROM jobs {'' if logs else 'WHERE ended IS NULL'} ORDER BY number")
         jobs = [str(id) for (id,) in rows]
@@ -148,7 +141,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def _add_file(archive: tarfile.TarFile, root: Path, path: Path, folder: Path) -> None:
-    """A file as it is read: without the hole that a long output may have, and as long as it is now."""
+    """Add a file as it is read: without the hole that a long output may have, and with its present length."""
     copy = folder / "file"
     try:
         mtime = path.stat().st_mtime
@@ -185,7 +178,7 @@ def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
 
 @contextmanager
 def open_backup(path: Path, folder: Path) -> Iterator[Backup]:
-    """A backup in which nothing is wrong; its store is in the folder while this lasts."""
+    """A verified backup; its store is in the folder while this lasts."""
     try:
         with tarfile.open(path) as archive:
             manifest = _read_manifest(archive, path)
@@ -228,7 +221,7 @@ def _check(path: Path, manifest: Manifest, database: Path) -> None:
 
 
 def integrity(database: Path, *, thorough: bool) -> str:
-    """What SQLite finds wrong with a store; nothing if all is well."""
+    """What SQLite finds wrong with a store; empty if all is well."""
     try:
         with closing(read_only(database)) as connection:
             found = connection.execute(f"PRAGMA {'integrity_check' if thorough else 'quick_check'}(1)").fetchone()
@@ -239,7 +232,7 @@ def integrity(database: Path, *, thorough: bool) -> str:
 
 
 def put_back_files(path: Path, data_dir: Path) -> int:
-    """Put what attempts wrote down where it is missing; returns how many files that were."""
+    """Restore missing files of attempts; returns their number."""
     count = 0
     with tarfile.open(path) as archive:
         for info in archive:
@@ -272,12 +265,11 @@ def _digest(path: Path) -> str:
 
 
 def read_only(path: Path) -> sqlite3.Connection:
-    """A connection to a store that changes nothing."""
     return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a directory, written to the disk."""
+    """Write a file, or the names in a directory, to the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -287,20 +279,16 @@ def sync(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Jobs that a backup tells another story of than there is now."""
+    """Jobs that differ between a backup and now."""
 
-    unknown: list[str]
-    """They run or wait now, and the backup does not know them."""
-    out_of_step: list[str]
-    """They run now, and the backup has them waiting, over, or in another attempt."""
-    revived: list[str]
-    """They are over now, and the backup has them waiting or running."""
-    newest: int
-    """The largest id that was ever given, as far as that is known."""
+    unknown: list[str]  # they run or wait now, and the backup does not know them
+    out_of_step: list[str]  # they run now, and the backup has them waiting, over, or in another attempt
+    revived: list[str]  # they are over now, and the backup has them waiting or running
+    newest: int  # the largest id that was ever given, as far as that is known
 
 
 def losses(settings: Settings, backup: Backup) -> Losses:
-    """What would be lost by going back."""
+    """What a restore would lose."""
     then, now = stored_jobs(backup.database) or {}, stored_jobs(settings.database)
     if now is None:  # damaged, or not there: the processes tell
         running = set(stored_attempts.living(settings.jobs_dir))
@@ -323,7 +311,7 @@ def _in_order(jobs: Iterator[str] | list[str]) -> list[str]:
 
 
 class StoredJob(NamedTuple):
-    """Where a job stands, as far as stores of all versions tell."""
+    """A job's state, as far as stores of all versions tell."""
 
     state: str
     attempt: int
@@ -331,7 +319,7 @@ class StoredJob(NamedTuple):
 
 
 def stored_jobs(database: Path) -> dict[str, StoredJob] | None:
-    """Where all jobs of a store stand; None if it cannot be read, or is not there."""
+    """The states of all jobs of a store; None if it cannot be read, or does not exist."""
     try:
         with closing(read_only(database)) as connection:
             rows = connection.execute("SELECT id, state, attempt, ended IS NOT NULL FROM jobs ORDER BY number")
@@ -354,7 +342,7 @@ def alone(data_dir: Path) -> Iterator[None]:
 
 
 def restore(settings: Settings, backup: Backup, newest: int) -> Path | None:
-    """Put the store of a backup in place of the present one; returns where that is now. Call this `alone`."""
+    """Replace the store by that of a backup; returns where the former one is now. Call this within `alone`."""
     new = settings.database.with_name(f".{settings.database.name}.restored")
     shutil.copyfile(backup.database, new)
     new.chmod(0o600)
@@ -371,7 +359,7 @@ def restore(settings: Settings, backup: Backup, newest: int) -> Path | None:
 
 
 def _put_aside(database: Path) -> Path | None:
-    """Give the former store another name, with all that lies beside it."""
+    """Rename the former store, with all files beside it."""
     if not database.exists():
         return None
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -392,7 +380,7 @@ def _put_aside(database: Path) -> Path | None:
 
 
 def _is_in_one_file(database: Path) -> bool:
-    """Whether all that was written could be put into the store itself, and nothing is left beside it."""
+    """Whether everything could be written into the store itself, and nothing is left beside it."""
     if integrity(database, thorough=False):  # SQLite might throw away what lies beside a store that it cannot read
         return False
     try:

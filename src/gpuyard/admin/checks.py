@@ -9,20 +9,88 @@ import pwd
 import stat
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from gpuyard import __version__
 from gpuyard.admin import service
-from gpuyard.admin.findings import Finding, Installation, bad, ok, warn
-from gpuyard.config import config_file, unknown_variables
+from gpuyard.client.client import Client
+from gpuyard.client.transport import NoDaemon
+from gpuyard.config import Settings, config_file, unknown_variables
+from gpuyard.config import settings as read_settings
 from gpuyard.engines.base import EngineError
 from gpuyard.engines.local import output
 from gpuyard.engines.local.cgroups import find_cgroups
-from gpuyard.errors import UserError
+from gpuyard.errors import GpuyardError, UserError
 from gpuyard.gpus.base import GpusUnavailable
 from gpuyard.gpus.find import driver_version, open_gpus
 from gpuyard.policies.deployment import policy_of_settings
 from gpuyard.units import format_size
+
+State = Literal["ok", "warn", "bad"]
+
+
+class Finding(NamedTuple):
+    check: str
+    state: State
+    found: str
+    mend: str = ""  # what to do; empty where all is well
+
+
+def ok(check: str, found: str) -> Finding:
+    return Finding(check, "ok", found)
+
+
+def warn(check: str, found: str, mend: str = "") -> Finding:
+    """It works, but with a surprise."""
+    return Finding(check, "warn", found, mend)
+
+
+def bad(check: str, found: str, mend: str = "") -> Finding:
+    """It does not work, or will not for long."""
+    return Finding(check, "bad", found, mend)
+
+
+@dataclass(slots=True)
+class Installation:
+    """A data directory, and its daemon if it answers."""
+
+    settings: Settings
+    problem: str = ""  # what is wrong with the settings; then these are the defaults
+    client: Client = field(init=False)
+    status: dict[str, Any] | None = None
+    silence: str = ""  # why no daemon answers
+    refused: bool = False  # whether there is one, but not for us
+
+    def __post_init__(self) -> None:
+        self.client = Client(self.settings.socket, timeout=10.0)
+        try:
+            self.status = self.client.status()
+        except NoDaemon as error:
+            self.silence = str(error)
+        except (GpuyardError, OSError) as error:
+            self.silence, self.refused = str(error), True
+
+    @property
+    def pid(self) -> int | None:
+        return int(self.status["pid"]) if self.status else None
+
+
+def find_installation(flags: dict[str, Any]) -> Installation:
+    """The installation, also if the settings are invalid."""
+    try:
+        return Installation(read_settings(flags))
+    except UserError as error:
+        return Installation(_without(flags), str(error))
+
+
+def _without(flags: dict[str, Any]) -> Settings:
+    """The paths, as far as they are known without the file, or without the environment either."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_")}
+    places = {name: os.environ[name] for name in ("GPUYARD_DATA_DIR", "GPUYARD_SOCKET") if os.environ.get(name)}
+    return read_settings(flags, {**variables, **places, "GPUYARD_CONFIG": os.devnull})
+
 
 _NETWORK = (
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "ocfs2",
@@ -35,7 +103,7 @@ _LONGEST = 107
 
 
 def directory(patient: Installation) -> Finding:
-    """Whether the data directory can be used, by us and by nobody else."""
+    """Whether the data directory is usable, by us only."""
     path, check = patient.settings.data_dir, "data directory"
     if not path.exists():
         above = next(parent for parent in path.parents if parent.exists())
@@ -73,7 +141,6 @@ def file_system(patient: Installation) -> Finding | None:
 
 
 def file_system_of(path: Path) -> str:
-    """The kind of the file system that a path is on."""
     real, best, kind = os.path.realpath(path), "", "unknown"
     for line in Path("/proc/self/mounts").read_text(errors="replace").splitlines():
         _, where, found, *_ = line.split(" ")
@@ -85,7 +152,6 @@ def file_system_of(path: Path) -> str:
 
 
 def disk(patient: Installation) -> Iterator[Finding]:
-    """Whether there is room."""
     path = patient.settings.data_dir
     if not _is_usable(path):
         return
@@ -107,7 +173,7 @@ def disk(patient: Installation) -> Iterator[Finding]:
 
 
 def socket(patient: Installation) -> Finding:
-    """Whether the daemon can be reached where it is to listen, by us and not by strangers."""
+    """Whether the daemon can be reached at its socket, by us and not by strangers."""
     path, check = patient.settings.socket, "socket"
     if len(os.fsencode(path.name)) > _LONGEST // 2 and len(os.fsencode(path)) > _LONGEST:
         return bad(check, f"the name of {path} is too long", "give a shorter one with --socket")
@@ -145,7 +211,6 @@ def _name(uid: int) -> str:
 
 
 def installation(patient: Installation) -> Finding:
-    """Which gpuyard this is."""
     return ok("gpuyard", f"{__version__}, Python {platform.python_version()} ({sys.executable})")
 
 
@@ -170,7 +235,6 @@ def closed_to_others(path: Path) -> Path | None:
 
 
 def settings(patient: Installation) -> Finding:
-    """Whether all that is set can be."""
     check, file = "settings", config_file()
     if patient.problem:
         return bad(
@@ -184,7 +248,6 @@ def settings(patient: Installation) -> Finding:
 
 
 def policy(patient: Installation) -> Finding:
-    """Whether the configured policy is one."""
     chosen = patient.settings
     try:
         found = policy_of_settings(chosen)
@@ -194,7 +257,6 @@ def policy(patient: Installation) -> Finding:
 
 
 def gpus(patient: Installation) -> Iterator[Finding]:
-    """Which GPUs there are, and whether they answer."""
     check = "GPUs"
     simulated = patient.settings.simulate_gpus or (patient.status["simulated"] if patient.status else False)
     if simulated:
@@ -203,8 +265,8 @@ def gpus(patient: Installation) -> Iterator[Finding]:
     try:
         found = open_gpus()
     except GpusUnavailable as error:
-        told, _, mend = str(error).partition("; ")
-        yield bad(check, told, mend)
+        problem, _, mend = str(error).partition("; ")
+        yield bad(check, problem, mend)
         return
     try:
         devices = found.devices
@@ -212,14 +274,14 @@ def gpus(patient: Installation) -> Iterator[Finding]:
         yield ok(check, f"driver {driver_version() or 'unknown'}; {names}")
         for reading in found.read():
             if reading.lost:
-                told = f"GPU {reading.index} does not answer: {reading.problem}"
-                yield warn(check, told, "nothing is started on it; see nvidia-smi and the kernel's log (dmesg)")
+                problem = f"GPU {reading.index} does not answer: {reading.problem}"
+                yield warn(check, problem, "nothing is started on it; see nvidia-smi and the kernel's log (dmesg)")
     finally:
         found.close()
 
 
 def cgroups(patient: Installation) -> Finding:
-    """Whether jobs can have control groups, if they are to."""
+    """Whether jobs can have control groups, if they are set."""
     if not patient.settings.cgroups:
         return ok("cgroups", "off: a job's processes are known by other marks")
     try:
@@ -230,7 +292,7 @@ def cgroups(patient: Installation) -> Finding:
 
 
 def systemd(patient: Installation) -> Iterator[Finding]:
-    """Whether units that are installed let jobs outlive the daemon."""
+    """Whether installed units let jobs outlive the daemon."""
     check, units = "service", service.found_units()
     if not units:
         yield ok(check, "none; gpuyard service install starts the daemon at every boot")
@@ -240,12 +302,12 @@ def systemd(patient: Installation) -> Iterator[Finding]:
         again = "gpuyard service install writes it anew"
         user = unit.path != service.Place(True).unit
         if not unit.spares_jobs:
-            told = f"{unit.path} has KillMode={unit.value('KillMode') or 'control-group'}: jobs die with the daemon"
-            yield bad(check, told, again)
+            problem = f"{unit.path} has KillMode={unit.value('KillMode') or 'control-group'}: jobs die with the daemon"
+            yield bad(check, problem, again)
         elif not os.access(unit.program, os.X_OK):
             yield bad(check, f"{unit.path} starts {unit.program}, which is not there", again)
         elif user and not service.lingers(getpass.getuser()):
-            told = f"{unit.path}: it ends, and jobs with it, when you log out"
-            yield warn(check, told, f"loginctl enable-linger {getpass.getuser()}")
+            problem = f"{unit.path}: it ends, and jobs with it, when you log out"
+            yield warn(check, problem, f"loginctl enable-linger {getpass.getuser()}")
         else:
             yield ok(check, f"{unit.path}, KillMode=process")

@@ -15,7 +15,7 @@ from typing import Any
 from gpuyard import __version__
 from gpuyard.admin import checks
 from gpuyard.admin.backup import integrity, read_only, stored_jobs
-from gpuyard.admin.findings import Finding, Installation, bad, find_installation, ok, warn
+from gpuyard.admin.checks import Finding, Installation, bad, find_installation, ok, warn
 from gpuyard.client.transport import Refused
 from gpuyard.config import NO_PORT, PORT, Settings
 from gpuyard.daemon.store.log import VERSION
@@ -31,23 +31,23 @@ _GUIDE = "docs/how-to/open-to-the-network.md tells how"
 
 
 def network(patient: Installation) -> Iterator[Finding]:
-    """What is risky or missing: of the daemon that runs, or of one that would be started now."""
+    """What is risky or missing: of the running daemon, or of one that would be started now."""
     check, settings = "network", patient.settings
     if patient.status is not None:
-        url, told = patient.status.get("url") or "", patient.status.get("warnings", [])
+        url, text = patient.status.get("url") or "", patient.status.get("warnings", [])
     else:
         url = _url(settings)
-        told = exposure_warnings(settings, url)
-    told = [sentence for sentence in told if sentence not in key_warnings(settings)]  # which is told by `certificate`
-    for sentence in told:
+        text = exposure_warnings(settings, url)
+    text = [sentence for sentence in text if sentence not in key_warnings(settings)]  # `certificate` says these
+    for sentence in text:
         found, _, mend = sentence.partition("; ")
         yield warn(check, found, mend or _GUIDE)
-    if not told:
+    if not text:
         yield ok(check, url or "none: the daemon is reached by its socket alone")
 
 
 def _url(settings: Settings) -> str:
-    """Where a daemon would listen; nowhere if it would find its port taken."""
+    """Where a daemon would listen; empty if its port is taken."""
     by_itself = settings.port is None and settings.bind == "127.0.0.1"
     if settings.port == NO_PORT or (by_itself and _is_taken()):
         return ""
@@ -63,7 +63,7 @@ def _is_taken() -> bool:
 
 
 def certificate(patient: Installation) -> Finding | None:
-    """Whether the certificate can be used, and its key is nobody else's."""
+    """Whether the certificate is valid, and its key private."""
     check, settings = "certificate", patient.settings
     if not settings.tls_cert and not settings.tls_key:
         return None
@@ -85,31 +85,31 @@ _RECENT = 86400.0
 
 
 def daemon(patient: Installation) -> Finding:
-    """Whether it answers, and is of this version."""
+    """Whether it answers, and has this version."""
     check, status = "daemon", patient.status
     if status is None:
         holder = _holder(patient.settings.data_dir)
         if patient.refused:
             return bad(check, patient.silence, "use a daemon of your own: another --data-dir, or ask its owner")
         if holder:
-            told = (
+            text = (
                 f"process {holder} holds {patient.settings.data_dir}, but does not answer at {patient.settings.socket}"
             )
-            return bad(check, told, "give its --socket; if it hangs, end that process: jobs go on, gpuyard up follows")
+            return bad(check, text, "give its --socket; if it hangs, end that process: jobs go on, gpuyard up follows")
         return warn(check, "none runs here", "gpuyard up starts one; gpuyard service install does so at every boot")
     if status["store"]["state"] != "ok":
         return bad(check, f"it cannot write: {status['store']['problem']}", "mend that; it tries again by itself")
     if status["version"] != __version__:
-        told = f"it is gpuyard {status['version']}, this is {__version__}"
-        return warn(check, told, "gpuyard down && gpuyard up; jobs go on running")
+        text = f"it is gpuyard {status['version']}, this is {__version__}"
+        return warn(check, text, "gpuyard down && gpuyard up; jobs go on running")
     if Path(status["data_dir"]) != patient.settings.data_dir:
-        told = f"it keeps its data in {status['data_dir']}, not in {patient.settings.data_dir}"
-        return warn(check, told, "give the same --data-dir and --socket everywhere, best in the settings' file")
+        text = f"it keeps its data in {status['data_dir']}, not in {patient.settings.data_dir}"
+        return warn(check, text, "give the same --data-dir and --socket everywhere, best in the settings' file")
     return ok(check, f"process {status['pid']}, {status['policy']}")
 
 
 def _holder(data_dir: Path) -> str:
-    """The process that a data directory belongs to, if there is one; without locking anything ourselves."""
+    """The process that a data directory belongs to, if there is one; without locking anything."""
     try:
         pid = (data_dir / "daemon.lock").read_text(errors="replace").strip()
         command = Path(f"/proc/{int(pid)}/cmdline").read_bytes().split(b"\0")
@@ -119,19 +119,19 @@ def _holder(data_dir: Path) -> str:
 
 
 def environment(patient: Installation) -> Finding:
-    """Whether the daemon was told to see some GPUs only, which it does not heed."""
+    """Whether the daemon's environment limits its GPUs, which it ignores."""
     check, whose = "environment", "the daemon's" if patient.pid else "this shell's"
     variables = _variables(patient)
     if variables is None:
         return ok(check, "the daemon's is not ours to look at")
     if "CUDA_VISIBLE_DEVICES" in variables:
-        told = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']} is in {whose}; a daemon does not heed it"
-        return warn(check, told, "unset it, so that nobody relies on it: the daemon uses all GPUs, jobs get their own")
+        text = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']} is in {whose}; a daemon does not heed it"
+        return warn(check, text, "unset it, so that nobody relies on it: the daemon uses all GPUs, jobs get their own")
     return ok(check, f"CUDA_VISIBLE_DEVICES is not set in {whose}")
 
 
 def _variables(patient: Installation) -> dict[str, str] | None:
-    """The daemon's environment, or ours if there is none; None if it is not ours to look at."""
+    """The daemon's environment, or ours if there is none; None if we may not read it."""
     if not patient.pid:
         return dict(os.environ)
     try:
@@ -142,7 +142,7 @@ def _variables(patient: Installation) -> dict[str, str] | None:
 
 
 def mps(patient: Installation) -> Finding | None:
-    """Whether jobs can be clients of MPS; nothing where nobody has it and nobody asks for it."""
+    """Whether jobs can be clients of MPS; None where it is neither installed nor used."""
     variables = _variables(patient)
     if variables is None:
         return None
@@ -150,21 +150,21 @@ def mps(patient: Installation) -> Finding | None:
         return ok("MPS", f"available to jobs with --mps ({program(variables.get('PATH'))})")
     except UserError as error:
         asked = [job["id"] for job in patient.client.jobs() if job["mps"]] if patient.status else []
-        told, _, mend = str(error).partition("; ")
-        return warn("MPS", f"job {', '.join(asked[:_NAMED])}: {told}", mend) if asked else None
+        text, _, mend = str(error).partition("; ")
+        return warn("MPS", f"job {', '.join(asked[:_NAMED])}: {text}", mend) if asked else None
 
 
 def store(patient: Installation) -> Finding | None:
-    """Whether it is whole, and how large."""
+    """Whether the store is intact, and its size."""
     database, check = patient.settings.database, "store"
     if database.parent.exists() and not os.access(database.parent, os.X_OK):
-        return None  # the look at the directory has told
+        return None  # the check of the directory reports that
     if not database.exists():
         return ok(check, f"{database} is not there yet; the first daemon makes it")
     if not os.access(database, os.R_OK):
         return warn(check, f"you may not read {database}", "ask whoever runs the daemon, or be root")
-    if problem := integrity(database, thorough=False):
-        return bad(check, f"{database} is damaged: {problem}", "gpuyard restore FILE puts a backup in its place")
+    if text := integrity(database, thorough=False):
+        return bad(check, f"{database} is damaged: {text}", "gpuyard restore FILE puts a backup in its place")
     size = sum(path.stat().st_size for path in (database, _beside(database)) if path.exists())
     with closing(read_only(database)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -190,13 +190,13 @@ def clock(patient: Installation) -> Finding | None:
             with closing(read_only(patient.settings.database)) as connection:
                 last = connection.execute("SELECT max(at) FROM (SELECT at FROM events ORDER BY seq DESC LIMIT 1000)")
                 now, whose = float(last.fetchone()[0] or 0.0), "the last event"
-        except sqlite3.Error:  # there is none, or the look at it has told what is wrong
+        except sqlite3.Error:  # there is none, or its own check reports what is wrong
             return None
     ahead = now - time.time()
     if ahead > _AHEAD:
-        told = f"{whose} is {format_duration(ahead)} ahead of the time of day, which was set back"
+        text = f"{whose} is {format_duration(ahead)} ahead of the time of day, which was set back"
         mend = "see that the machine's clock is right (timedatectl); until it has caught up, times of jobs are not"
-        return warn("clock", told, mend)
+        return warn("clock", text, mend)
     return ok("clock", f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}, and no event is later")
 
 
@@ -220,7 +220,6 @@ def leftovers(patient: Installation) -> Finding | None:
 
 
 def notifications(patient: Installation) -> Finding | None:
-    """Whether people are told of their jobs."""
     check = "notifications"
     if patient.status is None:
         return None
@@ -234,8 +233,8 @@ def notifications(patient: Installation) -> Finding | None:
         return ok(check, "all that was to be sent has been")
     latest = recent[0]
     which = f"{latest['event']} of job {latest['job']}" if latest["job"] else latest["event"]
-    told = f"{len(recent)} could not be sent, the latest ({which}): {latest['error']}"
-    return warn(check, told, "gpuyard notify log --failed lists them; gpuyard notify test tries a subscription")
+    text = f"{len(recent)} could not be sent, the latest ({which}): {latest['error']}"
+    return warn(check, text, "gpuyard notify log --failed lists them; gpuyard notify test tries a subscription")
 
 
 def _is_recent(at: str | None) -> bool:
@@ -253,12 +252,12 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examine(flags: dict[str, Any]) -> Iterator[Finding]:
-    """What is found, whatever goes wrong on the way."""
+    """All findings, whatever goes wrong on the way."""
     patient = find_installation(flags)
     for look in CHECKS:
         try:
             found = look(patient)
             yield from [found] if isinstance(found, Finding) else found or ()
-        except Exception as error:  # what is ill may be so in ways that nobody thought of
+        except Exception as error:  # a broken installation may fail in unforeseen ways
             name = look.__name__.replace("_", " ")
             yield bad(name, f"this look failed: {type(error).__name__}: {error}", "please report this")

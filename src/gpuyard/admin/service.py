@@ -69,42 +69,37 @@ class Place:
     """Whose systemd it is: the system's, or a user's own."""
 
     system: bool
-    root: Path = _ROOT
-    """What stands for / (where a system is put together that does not run)."""
+    root: Path = _ROOT  # what stands for / (where a system is put together that does not run)
 
     @property
     def unit(self) -> Path:
-        """Where the unit is."""
         if self.system:
             return self.root / "etc/systemd/system" / UNIT
         home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         return home / "systemd/user" / UNIT
 
     def command(self, *arguments: str) -> list[str]:
-        """A command for this systemd."""
         return ["systemctl", *(() if self.system else ("--user",)), *arguments]
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a unit that is there says."""
+    """An installed unit."""
 
     path: Path
     text: str
 
     def value(self, name: str) -> str:
-        """What is set, in the last line that sets it."""
+        """The value in the last line that sets it."""
         found = re.findall(rf"^{name}[ \t]*=[ \t]*(.*?)[ \t]*$", self.text, re.MULTILINE)
         return found[-1] if found else ""
 
     @property
     def spares_jobs(self) -> bool:
-        """Whether jobs outlive the end of the service."""
         return self.value("KillMode") == "process"
 
     @property
     def program(self) -> str:
-        """What it starts."""
         line = self.value("ExecStart")
         quoted = re.match(r'"((?:[^"\\]|\\.)*)"', line)
         found = quoted[1] if quoted else line.partition(" ")[0]
@@ -112,7 +107,7 @@ class Unit:
 
 
 def found_units(root: Path = _ROOT) -> list[Unit]:
-    """The units that are installed, the user's own first."""
+    """The installed units, the user's own first."""
     paths = [Place(False).unit, Place(True, root).unit]
     return [Unit(path, path.read_text(errors="replace")) for path in paths if path.is_file()]
 
@@ -135,7 +130,7 @@ def make_unit(system: bool, flags: Mapping[str, str]) -> str:
 
 
 def _places(flags: Mapping[str, str], system: bool) -> dict[str, str]:
-    """The data directory and the socket, where the service would not find those that commands given here use."""
+    """The data directory and the socket, where the service would not find those that commands here use."""
     here, found = settings(flags), dict[str, str]()
     for name in ("data_dir", "socket"):
         if getattr(settings({**flags, **found}, _surroundings(system)), name) != getattr(here, name):
@@ -144,7 +139,7 @@ def _places(flags: Mapping[str, str], system: bool) -> dict[str, str]:
 
 
 def _surroundings(system: bool) -> dict[str, str]:
-    """What a service finds in its environment of all that matters to settings."""
+    """The environment of a service, as far as it matters to settings."""
     home = pwd.getpwuid(os.geteuid()).pw_dir
     return {"HOME": home} if system else {"HOME": home, "XDG_RUNTIME_DIR": f"/run/user/{os.geteuid()}"}
 
@@ -171,7 +166,7 @@ def _quote(text: str) -> str:
 
 
 def write(path: Path, text: str) -> bool:
-    """Put a unit in its place, all of it or nothing; whether it says something new."""
+    """Write a unit atomically; returns whether it has changed."""
     try:
         if path.is_file() and path.read_text(errors="replace") == text:
             return False
@@ -186,7 +181,7 @@ def write(path: Path, text: str) -> bool:
 
 
 def remove(path: Path) -> bool:
-    """Remove a unit; whether there was one."""
+    """Remove a unit; returns whether there was one."""
     try:
         path.unlink()
     except FileNotFoundError:
@@ -197,7 +192,7 @@ def remove(path: Path) -> bool:
 
 
 def ask(command: Sequence[str]) -> tuple[bool, str]:
-    """Whether systemctl did it, and what it said."""
+    """Whether systemctl succeeded, and its output."""
     if shutil.which(command[0]) is None:
         return False, "there is no systemctl on this machine"
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -206,7 +201,7 @@ def ask(command: Sequence[str]) -> tuple[bool, str]:
 
 
 def lingers(user: str) -> bool:
-    """Whether a user's services go on when the user has logged out."""
+    """Whether a user's services go on after logout."""
     return (_LINGER / user).exists()
 
 

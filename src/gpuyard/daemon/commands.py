@@ -24,22 +24,25 @@ from gpuyard.core.plan import Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.reasons import Dependency, Priority, Reason, Reserved, Resources
 from gpuyard.core.state import State
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.gpu_shares import fitted_share, permanent_refusal
+from gpuyard.daemon.jobs.estimates import Estimates
 from gpuyard.daemon.jobs.intake import BatchOptions, Intake, IntakeResult, JobRequest
-from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.jobs.outcomes import Outcomes
+from gpuyard.daemon.jobs.stops import Stops
+from gpuyard.daemon.planning import Planning
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.errors import UserError
 from gpuyard.policies.deployment import guard_of, serve_policy
 from gpuyard.spec.work import Work
 
-FIRST = 20
-"""Jobs of the queue's head that are told of."""
+FIRST = 20  # jobs of the queue's head in a preview
 _KEEP = 5.0  # seconds: ranks may change though nothing happens
 _MOST_KEPT = 32
 
 
 class MovedJob(NamedTuple):
-    """A waiting job, and its place in the queue, from 1 on."""
+    """A waiting job with its place in the queue, from 1 on."""
 
     id: str
     name: str
@@ -50,35 +53,27 @@ class MovedJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would change."""
-
-    policy: str
-    """In full."""
-    starts: list[str]
-    """Who would start now."""
-    stops: list[str]
-    """Who would be stopped now, to wait again."""
-    order: list[MovedJob]
-    """The head of the queue in the new order."""
-    moved: int
-    """How many waiting jobs would have another place."""
+    policy: str  # in full
+    starts: list[str]  # who would start now
+    stops: list[str]  # who would be stopped now, to wait again
+    order: list[MovedJob]  # the head of the queue in the new order
+    moved: int  # how many waiting jobs would have another place
     waiting: int
-    note: str | None
-    """What this does not tell."""
+    note: str | None  # what this does not tell
 
 
 class Previews:
-    """Looks ahead, and remembers what it saw while that is good."""
+    """Previews of policies, cached while they are valid."""
 
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
+    def __init__(self, context: Context, planning: Planning) -> None:
+        self._context, self._planning = context, planning
         self._kept: dict[str, tuple[float, Preview]] = {}
         self._of: tuple[State, int, str] | None = None
 
     def of(self, planner: OrderedPlanner) -> Preview:
-        """What a planner would change now, in place of the one that decides."""
-        yard = self._yard
-        of = yard.state, yard.state.version, yard.planner.text
+        """What a planner would change now."""
+        context = self._context
+        of = context.state, context.state.version, self._planning.planner.text
         if self._of != of or len(self._kept) >= _MOST_KEPT:
             self._of, self._kept = of, {}
         until, found = self._kept.get(planner.text, (0.0, None))
@@ -88,16 +83,16 @@ class Previews:
         return found
 
     def _look(self, planner: OrderedPlanner) -> Preview:
-        state, now = self._yard.state, self._yard.clock.now()
+        state, now = self._context.state, self._context.clock.now()
         try:
-            plan = planner.plan(Snapshot(state, now, usage=self._yard.admitting.usage(now)))
+            plan = planner.plan(self._planning.snapshot(now))
             validate(state, plan)
             new = _order(planner, state, now)
         except UserError:
             raise
         except Exception as error:  # a policy may be a user's own code: anything may come out of it
             raise UserError(f"policy {planner.text} fails on this queue: {error}; it cannot be used") from error
-        places = {row: n for n, row in enumerate(_order(self._yard.planner, state, now).tolist(), 1)}
+        places = {row: n for n, row in enumerate(_order(self._planning.planner, state, now).tolist(), 1)}
         was = np.array([places[row] for row in new.tolist()], dtype=np.int64)
         moved = int(np.count_nonzero(was != np.arange(1, len(new) + 1)))
         order = [self._moved(row, n, places[row]) for n, row in enumerate(new[:FIRST].tolist(), 1)]
@@ -105,13 +100,13 @@ class Previews:
         return Preview(planner.text, starts, plan.stops, order, moved, len(new), _note(planner, state))
 
     def _moved(self, row: int, place: int, was: int) -> MovedJob:
-        job = self._yard.state.ids[row]
-        view = self._yard.store.open.get(job)
+        job = self._context.state.ids[row]
+        view = self._context.store.open.get(job)
         return MovedJob(job, view.name if view else "", view.user if view else "", place, was)
 
 
 def _order(planner: OrderedPlanner, state: State, now: float) -> Ints:
-    """The waiting rows in a policy's order; behind them those that may not be chosen yet, whatever it says."""
+    """The waiting rows in a policy's order; those that may not be chosen yet come last."""
     rows = state.waiting.array
     may = Gates(state, now).may if gated(state, now) else np.ones(len(rows), dtype=np.bool_)
     if not len(rows):
@@ -122,16 +117,16 @@ def _order(planner: OrderedPlanner, state: State, now: float) -> Ints:
 
 
 def _note(planner: OrderedPlanner, state: State) -> str | None:
-    """What cannot be foreseen."""
-    told = []
+    """What a preview cannot foresee."""
+    notes = []
     if "draw" in planner.policy.columns:
-        told.append("the order is drawn by lot: this is the present draw, and there is another after every start")
+        notes.append("the order is drawn by lot: this is the present draw, and there is another after every start")
     if state.promises:
-        told.append("GPUs are being freed for jobs that were promised them; under another policy they are given anew")
-    return "; ".join(told) or None
+        notes.append("GPUs are being freed for jobs that were promised them; under another policy they are given anew")
+    return "; ".join(notes) or None
 
 
-_SLOW = 0.003  # seconds: what takes longer to find is kept for a moment, so that many who ask do not hold up the yard
+_SLOW = 0.003  # seconds: what takes longer to find is kept for a moment, so that many requests do not hold up the loop
 _WORTH = 30  # times as long
 _STALE = 0.5  # seconds at most
 
@@ -152,48 +147,47 @@ WHILE_RUNNING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Why a job waits."""
-
     reason: Reason
-    ahead: list[str]
-    """Waiting jobs that go first, in order."""
-    blockers: list[tuple[str, float]]
-    """Running jobs that would have to end first, and when each is expected to."""
+    ahead: list[str]  # waiting jobs that go first, in order
+    blockers: list[tuple[str, float]]  # running jobs that would have to end first, and when each is expected to
 
 
 class Commands:
-    """Where requests are made."""
+    """The requests of users. All of it runs in the loop's thread."""
 
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
-        self._intake = Intake(yard)
-        self._previews = Previews(yard)
+    def __init__(
+        self, context: Context, planning: Planning, estimates: Estimates, stops: Stops, outcomes: Outcomes
+    ) -> None:
+        self._context, self._planning, self._estimates = context, planning, estimates
+        self._stops, self._outcomes = stops, outcomes
+        self._intake = Intake(context, planning, estimates)
+        self._previews = Previews(context, planning)
         self._reasons: dict[str, Reason] = {}
         self._reasons_of: tuple[State, int, float] | None = None
         self._recent_until = 0.0
 
     def submit(self, work: Work, request: Request, environment: Mapping[str, str], hold: bool = False) -> str:
-        """Take a job in; returns its id."""
+        """Accept a job; returns its id."""
         return self.submit_all([JobRequest(work, request, environment, hold)])[0]
 
     def submit_all(self, wanted: Sequence[JobRequest]) -> list[str]:
-        """Take jobs in, or none of them; returns the id of each, or of its array."""
+        """Accept jobs, or none of them; returns the id of each, or of its array."""
         return self._intake.take(wanted)
 
     def submit_batch(
         self, wanted: Sequence[JobRequest], how: BatchOptions, refusals: Sequence[tuple[int, str]] = ()
     ) -> IntakeResult:
-        """Take those in that can run here, as a batch, of which some rows were refused before."""
+        """Accept the rows that can run here as a batch; `refusals` are rows that were refused before."""
         return self._intake.take_batch(wanted, how, refusals)
 
     @property
     def warnings(self) -> list[str]:
-        """What to tell whoever submitted last."""
+        """For the user who submitted last."""
         return self._intake.warnings
 
     def edit(self, jobs: Iterable[str], given: set[str], change: Change, dependency: str | None = None) -> None:
-        """Let a job ask for something else from now on, or those of several that still can."""
-        yard, edited = self._yard, list[tuple[str, Work, Request]]()
+        """Change a job, or those of several jobs that can still change."""
+        context, edited = self._context, list[tuple[str, Work, Request]]()
         refusals: list[NotNow] = []
         for job in jobs:
             try:
@@ -202,15 +196,15 @@ class Commands:
                 refusals.append(refusal)
         if not edited:
             raise refusals[0]
-        now = yard.clock.now()
+        now = context.clock.now()
         for job, work, request in edited:
-            yard.record(Edited(now, job, request), work=work.to_json())
+            context.record(Edited(now, job, request), work=work.to_json())
             if "time_limit" in given and self._phase(job) is Phase.RUNNING:
-                yard.limit_changed(job)
+                self._stops.limit_changed(job)
 
     def _edited(self, job: str, given: set[str], change: Change, dependency: str | None) -> tuple[Work, Request]:
-        """What a job is to run and to ask for after an edit; what runs already cannot ask for everything."""
-        yard = self._yard
+        """The job after an edit."""
+        context = self._context
         if self._phase(job) in (Phase.PLACED, Phase.RUNNING) and (fixed := given - WHILE_RUNNING):
             raise NotNow(
                 f"job {job} runs already, so its {', '.join(sorted(fixed)).replace('_', ' ')} cannot change any "
@@ -220,104 +214,100 @@ class Commands:
         if dependency is not None:
             request = replace(request, after=_without(job, self._intake.follow(dependency, request, work.name)))
         if "begin" not in given:  # the time of a retry is not in what was asked for
-            request = replace(request, begin=float(yard.state.table.begin[yard.state.row_of[job]]))
+            request = replace(request, begin=float(context.state.table.begin[context.state.row_of[job]]))
         if "gpu_memory" in given:
-            work, request = yard.estimates.fitted(work, request)
+            work, request = self._estimates.fitted(work, request)
         if self._phase(job) not in (Phase.PLACED, Phase.RUNNING):
-            request = fitted_share(yard, request)
-        if (refusal := permanent_refusal(yard, request, work)) is not None:
+            request = fitted_share(context, request)
+        if (refusal := permanent_refusal(context, self._planning.planner, request, work)) is not None:
             raise UserError(f"job {job} could never run here: it {refusal}")
         return work, request
 
     def description(self, job: str) -> tuple[Work, Request]:
         """What a job runs and asks for, also when it is over."""
-        return self._yard.description(job)
+        return self._context.description(job)
 
     def give_back(self, job: str) -> None:
-        """End a lease that its holder does not need any more; give up one that waits."""
+        """End a lease, or give up a waiting one."""
         phase = self._phase(job)
-        view = self._yard.store.open[job]
+        view = self._context.store.open[job]
         if view.kind != "lease":
             raise NotNow(f"job {job} is no lease; gpuyard cancel {job} ends it")
         message = "given back" if phase in (Phase.PLACED, Phase.RUNNING) else "given up by whoever asked for it"
-        self._yard.end_lease(job, self._yard.clock.now(), message)
+        self._outcomes.end_lease(job, self._context.clock.now(), message)
 
     def cancel(self, job: str, grace: float | None = None, by: str = "") -> None:
-        """Give a job up, whether it waits or runs."""
-        yard, now = self._yard, self._yard.clock.now()
+        context, now = self._context, self._context.clock.now()
         phase = self._phase(job)
         who = {"by": by} if by else {}
         if phase in (Phase.PLACED, Phase.RUNNING):
-            yard.recall(job, "cancelled", now, grace, **who)
+            self._stops.recall(job, "cancelled", now, grace, **who)
         elif self._is_lease(job):
-            yard.end_lease(job, now, "cancelled while it waited" + (f" by {by}" if by else ""), **who)
+            self._outcomes.end_lease(job, now, "cancelled while it waited" + (f" by {by}" if by else ""), **who)
         else:
-            yard.record(Cancelled(now, job), **who)
+            context.record(Cancelled(now, job), **who)
 
     def hold(self, job: str) -> None:
-        """Keep a waiting job from being chosen."""
         phase = self._phase(job)
         if phase in (Phase.PLACED, Phase.RUNNING):
             raise NotNow(f"job {job} runs already; only a waiting job can be held")
         if phase is Phase.QUEUED:
-            self._yard.record(Held(self._yard.clock.now(), job))
+            self._context.record(Held(self._context.clock.now(), job))
 
     def release(self, job: str) -> None:
-        """Let a held job be chosen again."""
         if self._phase(job) is Phase.HELD:
-            self._yard.record(Released(self._yard.clock.now(), job))
+            self._context.record(Released(self._context.clock.now(), job))
 
     def set_policy(
         self, text: str, discipline: str | None, placement: str | None, by: str = "", force: bool = False
     ) -> str:
-        """Plan by another policy from now on; what is not said stays as it is. Returns it in full."""
-        yard, planner = self._yard, self._another(text, discipline, placement, force)
-        yard.planning.use(planner, yard.clock.now(), **({"by": by} if by else {}))
+        """Set another policy; what is not given stays. Returns it in full."""
+        context, planner = self._context, self._another(text, discipline, placement, force)
+        self._planning.use(planner, context.clock.now(), **({"by": by} if by else {}))
         return planner.text
 
     def preview(self, text: str, discipline: str | None, placement: str | None) -> Preview:
-        """What another policy would change now."""
         return self._previews.of(self._another(text, discipline, placement, force=True))
 
     def _another(self, text: str, discipline: str | None, placement: str | None, force: bool) -> OrderedPlanner:
-        """Another policy; what is not said is as it is now."""
-        yard = self._yard
-        former = yard.planner
+        """Another policy; what is not given stays as it is."""
+        context = self._context
+        former = self._planning.planner
         kept = former.discipline
-        if former.policy.preemptive:  # it could not have another, so nobody may have wanted this one
-            kept = yard.settings.discipline or "easy"
+        if former.policy.preemptive:  # it could not have another, so this one may not be wanted
+            kept = context.settings.discipline or "easy"
         return serve_policy(
             text,
             discipline=discipline or kept,
             placement=placement or former.placement,
             lenient=discipline is None,  # a preemptive policy cannot have all of the former disciplines
             force=force,
-            limit=yard.settings.learned_limit,
+            limit=context.settings.learned_limit,
         )
 
     def learned(self) -> dict[str, Any] | None:
-        """What there is to tell of a trained policy that decides; None: another kind does."""
-        guard = guard_of(self._yard.planner)
+        """Facts of a trained policy in force; None: another kind is in force."""
+        guard = guard_of(self._planning.planner)
         return guard.report() if guard is not None else None
 
     def policy(self) -> tuple[OrderedPlanner, float]:
-        """What makes the plans, and since when."""
-        return self._yard.planner, next(record.event.at for record in self._yard.store.latest("PolicySet"))
+        """The policy in force, and since when."""
+        return self._planning.planner, next(record.event.at for record in self._context.store.latest("PolicySet"))
 
     def reasons(self) -> dict[str, Reason]:
         """Why each waiting job waits, in the order of the policy."""
-        yard = self._yard
-        of = yard.state, yard.state.version, yard.admitting.stamp
+        context = self._context
+        of = context.state, context.state.version, self._planning.admission.stamp
         if self._reasons_of != of:
             began = time.thread_time()
-            self._reasons = yard.planning.make(yard.clock.now()).held
+            self._reasons = self._planning.make(context.clock.now()).held
             self._reasons_of = of
             spent = time.thread_time() - began
             self._recent_until = time.monotonic() + min(_STALE, _WORTH * spent) if spent > _SLOW else 0.0
         return self._reasons
 
     def recent_reasons(self) -> dict[str, Reason] | None:
-        """The same as of a moment ago, where they take long to find; None: ask anew. For any thread."""
+        """The same as of a moment ago, where they take long to find; None: ask again. For any thread."""
         return self._reasons if time.monotonic() < self._recent_until else None
 
     def explain(self, job: str) -> Why | None:
@@ -327,38 +317,37 @@ class Commands:
         reasons = self.reasons()
         if job not in reasons:  # it starts in this very moment
             return None
-        reason, state, now = reasons[job], self._yard.state, self._yard.clock.now()
+        reason, state, now = reasons[job], self._context.state, self._context.clock.now()
         if isinstance(reason, Dependency):
             return Why(reason, [], [(other, ends_at(state, other)) for other in reason.jobs])
         if not isinstance(reason, Resources | Priority | Reserved):
-            return Why(reason, [], [])  # nobody's end would help it
-        planner = self._yard.planner
-        wishes = restricted(state, now) or state.table.demand  # GPU by GPU: some may be drained
-        draft = Draft(Snapshot(state, now), planner.policy, planner.code, 0, wishes)
+            return Why(reason, [], [])  # no job's end would help it
+        planner = self._planning.planner
+        demand = restricted(state, now) or state.table.demand  # GPU by GPU: some may be drained
+        draft = Draft(Snapshot(state, now), planner.policy, planner.code, 0, demand)
         found = blockers(draft, state.row_of[job])
         ahead = list(reasons)[: list(reasons).index(job)]
         return Why(reason, ahead, [(state.ids[row], until) for row, until in found])
 
     def facts(self) -> dict[str, Any]:
-        """How the yard does."""
-        yard = self._yard
-        spans = [1000 * seconds for seconds in yard.planning.seconds]
+        context = self._context
+        spans = [1000 * seconds for seconds in self._planning.seconds]
         plan = {"last_ms": spans[-1], "mean_ms": sum(spans) / len(spans), "max_ms": max(spans)} if spans else {}
         return {
-            "policy": yard.planner.text, "plan": plan, "withdrawn": dict(yard.state.withdrawn),
-            "learned": self.learned(), "warnings": [yard.planning.trouble] if yard.planning.trouble else [],
+            "policy": self._planning.planner.text, "plan": plan, "withdrawn": dict(context.state.withdrawn),
+            "learned": self.learned(), "warnings": [self._planning.trouble] if self._planning.trouble else [],
         }  # fmt: skip
 
     def _is_lease(self, job: str) -> bool:
-        view = self._yard.store.open.get(job)
+        view = self._context.store.open.get(job)
         return view is not None and view.kind == "lease"
 
     def _phase(self, job: str) -> Phase:
-        """Where a job stands, if anything can still be done to it."""
-        state = self._yard.state
+        """The phase of a job that is not over; else raises."""
+        state = self._context.state
         row = state.row_of.get(job)
         if row is None:
-            if self._yard.store.standing(id=job):
+            if self._context.store.standing(id=job):
                 raise NotNow(f"job {job} is over")
             raise NoSuchJob(f"there is no job {job} (gpuyard ps lists them)")
         if state.phase[row].over:
@@ -367,7 +356,6 @@ class Commands:
 
 
 def over(job: str, state: str) -> NotNow:
-    """Nothing can be done to a job any more, since it is in this state."""
     return NotNow(f"job {job} is over: it has {_ENDED.get(state, str(state))}")
 
 
@@ -380,7 +368,7 @@ _ENDED: dict[str, str] = {
 
 
 def _without(job: str, after: tuple[str, ...]) -> tuple[str, ...]:
-    """Nobody waits for itself: a job that is to be the only one of its name has that name, too."""
+    """A job of a singleton has the name that it waits for: drop that condition. No job can follow itself."""
     if f"any:{job}" in after:
         after = tuple(wish for wish in after if wish != f"any:{job}")
     if any(wish.partition(":")[2] == job for wish in after):

@@ -6,43 +6,39 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.store.reader import Answered
 from gpuyard.errors import UserError
 
-KEPT = 7 * 86400.0
-"""Seconds for which an answer is kept."""
+KEPT = 7 * 86400.0  # seconds for which an answer is kept
 
 
 class KeyedRequest(NamedTuple):
-    """A request with a key."""
-
     user: str
     key: str
-    request: str
-    """A hash of what is asked for."""
+    request: str  # a hash of what is asked for
 
 
 class Idempotency:
-    """Sees to it that requests with a key are done once."""
+    """Makes requests with a key happen once."""
 
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     def once(self, sent: KeyedRequest, act: Callable[[], Any]) -> tuple[Any, bool]:
-        """What is answered, and whether it was before. For the yard's thread, which makes it one after the other."""
-        yard = self._yard
-        known = yard.answers.get((sent.user, sent.key)) or yard.store.answer(sent.user, sent.key)
+        """The answer, and whether it was given before. For the loop's thread, which serialises requests."""
+        context = self._context
+        known = context.answers.get((sent.user, sent.key)) or context.store.answer(sent.user, sent.key)
         if known is not None:
             return known_answer(sent, known), True
         answer = act()
-        now = yard.clock.now()
-        yard.answers[sent.user, sent.key] = Answered(*sent, json.dumps(answer, separators=(",", ":")), now)
+        now = context.clock.now()
+        context.answers[sent.user, sent.key] = Answered(*sent, json.dumps(answer, separators=(",", ":")), now)
         return answer, False
 
 
 def known_answer(sent: KeyedRequest, known: Answered) -> Any:
-    """The answer that was given before, if it was the same request."""
+    """The earlier answer, if the request is the same."""
     if known.request != sent.request:
         raise UserError(
             f"the Idempotency-Key '{sent.key}' came with another request before; give every request a key of its own"

@@ -10,7 +10,7 @@ from gpuyard.core.limits.gates import in_week
 from gpuyard.core.limits.quotas import HOUR, quota_of, weight_of
 from gpuyard.core.model import Booking, Quota, Request, Rules
 from gpuyard.core.state import State
-from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.context import Context
 from gpuyard.errors import UserError, suggest
 
 
@@ -20,50 +20,44 @@ class NoSuchReservation(UserError):
 
 @dataclass(frozen=True, slots=True)
 class UserShare:
-    """What a user deserves, has and had."""
-
     user: str
     group: str
     weight: float
     quota: Quota
-    gpus: int
-    """GPUs at this moment."""
-    week: float
-    """GPU-hours in the last seven days."""
-    faded: float
-    """GPU-hours as fair shares count them: less and less with time, and for the weight."""
+    gpus: int  # GPUs at this moment
+    week: float  # GPU-hours in the last seven days
+    faded: float  # GPU-hours as fair shares count them: less and less with time, and for the weight
 
 
 class Limits:
-    """Where rules are made."""
+    """Changes the rules by which users share GPUs."""
 
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     @property
     def rules(self) -> Rules:
-        """The rules in force."""
-        return self._yard.state.rules or Rules()
+        return self._context.state.rules or Rules()
 
     # -- GPUs that are left alone -----------------------------------------------------------------
 
     def drain(self, gpus: Sequence[int] | None, **details: str) -> list[int]:
-        """Let nothing start on GPUs, or on any; returns those that are drained now."""
-        yard = self._yard
+        """Drain GPUs, or all; returns those that are drained now."""
+        context = self._context
         wanted = self._gpus(gpus)
-        if new := tuple(gpu for gpu in wanted if gpu not in yard.state.drained):
-            yard.record(GpusDrained(yard.clock.now(), new), **details)
-        return sorted(yard.state.drained)
+        if new := tuple(gpu for gpu in wanted if gpu not in context.state.drained):
+            context.record(GpusDrained(context.clock.now(), new), **details)
+        return sorted(context.state.drained)
 
     def resume(self, gpus: Sequence[int] | None, **details: str) -> list[int]:
-        """Let drained GPUs be used again; returns those that still are drained."""
-        yard = self._yard
-        if old := tuple(gpu for gpu in self._gpus(gpus) if gpu in yard.state.drained):
-            yard.record(GpusResumed(yard.clock.now(), old), **details)
-        return sorted(yard.state.drained)
+        """Resume GPUs, or all; returns those that are still drained."""
+        context = self._context
+        if old := tuple(gpu for gpu in self._gpus(gpus) if gpu in context.state.drained):
+            context.record(GpusResumed(context.clock.now(), old), **details)
+        return sorted(context.state.drained)
 
     def _gpus(self, gpus: Sequence[int] | None) -> list[int]:
-        count = self._yard.state.cluster.gpus
+        count = self._context.state.cluster.gpus
         for gpu in gpus or ():
             if not 0 <= gpu < count:
                 raise UserError(f"there is no GPU {gpu}; this machine has GPUs 0 to {count - 1}")
@@ -74,9 +68,8 @@ class Limits:
     def reserve(
         self, name: str, gpus: Sequence[int], begin: float, end: float, users: Sequence[str], by: str
     ) -> Booking:
-        """Keep GPUs for some users for a time."""
-        yard = self._yard
-        now, known = yard.clock.now(), {booking.name: booking for booking in self.bookings()}
+        context = self._context
+        now, known = context.clock.now(), {booking.name: booking for booking in self.bookings()}
         name = name or next(f"r{n}" for n in range(1, len(known) + 2) if f"r{n}" not in known)
         if name in known:
             raise UserError(f"there is a reservation {name} already; choose another name, or end it first")
@@ -86,26 +79,25 @@ class Limits:
         for other in known.values():
             if other.begin < end and begin < other.end and (both := set(other.gpus) & set(booking.gpus)):
                 raise UserError(f"GPU {min(both)} is reserved then already ({other.name}); choose other GPUs or times")
-        yard.record(Booked(now, booking), by=by)
+        context.record(Booked(now, booking), by=by)
         return booking
 
     def unreserve(self, name: str, by: str) -> None:
-        """Give a reservation up."""
         known = [booking.name for booking in self.bookings()]
         if name not in known:
             raise NoSuchReservation(
                 f"there is no reservation {name}{suggest(name, known)} (gpuyard reservations lists them)"
             )
-        self._yard.record(Unbooked(self._yard.clock.now(), name), by=by)
+        self._context.record(Unbooked(self._context.clock.now(), name), by=by)
 
     def bookings(self) -> list[Booking]:
         """Reservations that are not over, the next to begin first."""
-        state, now = self._yard.state, self._yard.clock.now()
+        state, now = self._context.state, self._context.clock.now()
         return sorted((b for b in state.bookings.values() if b.end > now), key=lambda b: (b.begin, b.name))
 
     def in_the_way(self, booking: Booking) -> list[str]:
-        """Jobs on its GPUs that may still run when it begins, and that nobody will stop."""
-        state, now = self._yard.state, self._yard.clock.now()
+        """Jobs on its GPUs that may still run when it begins, and that will not be stopped."""
+        state, now = self._context.state, self._context.clock.now()
         found = []
         for row in state.running.array.tolist():
             started = min(float(state.table.started[row]), now)
@@ -118,7 +110,7 @@ class Limits:
     # -- shares and quotas ------------------------------------------------------------------------
 
     def set_quota(self, name: str, quota: Quota, by: str) -> None:
-        """Say what a user, a group (@name) or everybody else (*) may have; a quota of nothing is none."""
+        """Set the quota of a user, a group (@name) or everybody else (*); an empty quota removes it."""
         quotas = dict(self.rules.quotas)
         quotas.pop(_checked(name), None)
         if quota != Quota():
@@ -126,7 +118,7 @@ class Limits:
         self._set(replace(self.rules, quotas=tuple(quotas.items())), by)
 
     def set_weight(self, name: str, weight: float, by: str) -> None:
-        """Say what share a user, a group (@name) or everybody else (*) deserves, relative to others' 1."""
+        """Set the weight of a user, a group (@name) or everybody else (*); others have 1."""
         weights = dict(self.rules.weights)
         weights.pop(_checked(name), None)
         if weight != 1.0:
@@ -134,12 +126,12 @@ class Limits:
         self._set(replace(self.rules, weights=tuple(weights.items())), by)
 
     def _set(self, rules: Rules, by: str) -> None:
-        if rules != self._yard.state.rules:
-            self._yard.record(RulesSet(self._yard.clock.now(), rules), by=by)
+        if rules != self._context.state.rules:
+            self._context.record(RulesSet(self._context.clock.now(), rules), by=by)
 
     def standings(self) -> list[UserShare]:
-        """Everybody who has submitted something, or has rules of their own."""
-        state, now, rules = self._yard.state, self._yard.clock.now(), self.rules
+        """All users who have submitted a job, or have rules of their own."""
+        state, now, rules = self._context.state, self._context.clock.now(), self.rules
         quotas = dict(rules.quotas)
         faded = state.usage(now)
         found = [

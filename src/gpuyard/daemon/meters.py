@@ -17,20 +17,17 @@ _SHORT = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.
 
 
 class Histogram:
-    """How many values there were up to each bound, and what they add up to."""
-
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
     def observe(self, value: float) -> None:
-        """One more value."""
         self._counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def cumulative(self) -> list[int]:
-        """How many do not exceed each bound, and how many there are in all."""
+        """The number of values up to each bound, and in all."""
         found, so_far = [], 0
         for count in self._counts.copy():
             so_far += count
@@ -39,24 +36,18 @@ class Histogram:
 
 
 class Meters:
-    """All that is counted since the daemon began."""
+    """Counters since the daemon began."""
 
     def __init__(self, opened: Mapping[str, JobView], latest_at: Callable[[str], float]) -> None:
         self.submitted = 0
-        self.finished: Counter[str] = Counter()
-        """By outcome."""
-        self.events: Counter[str] = Counter()
-        """By kind."""
-        self.waits = Histogram(_LONG)
-        """Seconds from when a job began to wait, the last time, to its start."""
-        self.runs: dict[str, Histogram] = {}
-        """Seconds from the start of the last attempt to its end, by outcome."""
+        self.finished: Counter[str] = Counter()  # by outcome
+        self.events: Counter[str] = Counter()  # by kind
+        self.waits = Histogram(_LONG)  # seconds from when a job began to wait, the last time, to its start
+        self.runs: dict[str, Histogram] = {}  # seconds from the start of the last attempt to its end, by outcome
         self.plans = Histogram(_SHORT)
-        self.plan_cpu = 0.0
-        """Seconds of CPU time that planning took."""
+        self.plan_cpu = 0.0  # seconds of CPU time that planning took
         self.commits = Histogram(_SHORT)
-        self.learned = Counts()
-        """What trained policies did that decided before; the present one's guard has its own."""
+        self.learned = Counts()  # what trained policies did that decided before; the present one's guard has its own
         self._since = {
             view.id: latest_at(view.id) if view.attempt and view.state != "running" else view.submitted
             for view in opened.values()
@@ -68,12 +59,11 @@ class Meters:
         """Who is on GPUs: which attempt that is, and when it began."""
 
     def planned(self, wall: float, cpu: float) -> None:
-        """A plan was made, which took so many seconds."""
         self.plans.observe(wall)
         self.plan_cpu += cpu
 
     def note(self, records: Iterable[Record]) -> None:
-        """Events are on disk."""
+        """Called with records that are on disk."""
         for record in records:
             self.events[type(record.event).__name__] += 1
             event = record.event

@@ -6,8 +6,9 @@ import logging
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,20 +17,18 @@ from gpuyard.core.engine import validate
 from gpuyard.core.events import Chosen, Opened, PolicySet, Renewed
 from gpuyard.core.limits.loans import avoid
 from gpuyard.core.model import Cluster, Rules
-from gpuyard.core.plan import Plan, Snapshot
+from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.policy import LEARNED, parse_spec
 from gpuyard.core.state import State
+from gpuyard.daemon.context import Context
+from gpuyard.daemon.devices.admission import Admission
 from gpuyard.daemon.jobs.stops import Stops
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record
 from gpuyard.errors import UserError
 from gpuyard.policies.deployment import details_of, forced_hash, guard_of, policy_of_settings, serve_policy
 from gpuyard.policies.resolver import make_planner
-
-if TYPE_CHECKING:
-    from gpuyard.daemon.loop import Yard
-
 
 log = logging.getLogger("gpuyard")
 
@@ -47,21 +46,20 @@ def check_gpus(store: Store, state: State, cluster: Cluster, gpus: tuple[str, ..
 
 
 class ConfiguredPolicy(NamedTuple):
-    """The policy that the settings ask for, or what stands in for it."""
+    """The configured policy, or its replacement."""
 
     planner: OrderedPlanner
-    in_place_of: str = ""
-    """The one that cannot be used; empty: it can."""
+    in_place_of: str = ""  # the one that cannot be used; empty: it can
     because: str = ""
 
     def details(self) -> dict[str, Any]:
-        """What the log is to keep of it besides its text."""
+        """What the log keeps besides the text."""
         other = {"in_place_of": self.in_place_of, "because": self.because} if self.in_place_of else {}
         return {"configured": True, **other, **details_of(self.planner)}
 
 
 def configured_policy(store: Store, settings: Settings) -> ConfiguredPolicy:
-    """The policy that the settings ask for; if it decided before and cannot any more, the queue goes on without it."""
+    """The policy of the settings; if it was in force before and cannot be loaded any more, its replacement."""
     before = next((record for record in store.latest("PolicySet") if record.details.get("configured")), None)
     try:
         return ConfiguredPolicy(
@@ -80,50 +78,12 @@ def configured_policy(store: Store, settings: Settings) -> ConfiguredPolicy:
         return ConfiguredPolicy(make_planner(text), wanted, str(error))
 
 
-def take_up_policy(yard: Yard, now: float) -> None:
-    """Plan by the policy that people chose since the configured one was last changed; else by that one."""
-    found, latest = yard.planning.configured, None
-    for record in yard.store.latest("PolicySet"):
-        latest = latest or record
-        if record.details.get("configured") and isinstance(record.event, PolicySet):
-            before = record.details.get("in_place_of") or record.event.policy
-            if before == (found.in_place_of or found.planner.text):
-                if latest is not record and _use_chosen(yard, latest, now):
-                    return
-                if (
-                    latest is record
-                    and record.event.policy == found.planner.text
-                    and _is_same_policy(found.planner, record)
-                ):
-                    return
-            break
-    yard.record(PolicySet(now, found.planner.text), **found.details())
-
-
-def _use_chosen(yard: Yard, record: Record, now: float) -> bool:
-    """Take up a policy that somebody chose; False if it cannot be used any more."""
-    assert isinstance(record.event, PolicySet)
-    text = record.event.policy
-    try:
-        planner = serve_policy(text, forced_before=forced_hash(record.details), limit=yard.settings.learned_limit)
-    except UserError as error:  # its file is gone, say: the queue must go on
-        log.warning("policy %s cannot be used any more; going on with the configured one: %s", text, error)
-        yard.planning.trouble = f"policy {text} cannot be used any more, so {yard.planner.text} decides: {error}"
-        return False
-    yard.planning.planner = planner
-    if not _is_same_policy(planner, record):
-        log.warning("the file of policy %s has changed since it was set", text)
-        yard.record(PolicySet(now, planner.text), because="its file has changed", **details_of(planner))
-    return True
-
-
 def _is_same_policy(planner: OrderedPlanner, record: Record) -> bool:
-    """Whether what was loaded is what the log says."""
     return details_of(planner).get("learned") == record.details.get("learned")
 
 
 def rules_to_set(state: State, settings: Settings) -> Rules | None:
-    """The rules to share by, if the settings say otherwise than the log; quotas and shares stay as they were set."""
+    """The rules to set, if the settings differ from the log; quotas and weights stay as they were set."""
     former = state.rules or Rules()
     rules = replace(former, half_life=settings.half_life or math.inf, preempts=settings.preempt)
     return rules if rules != state.rules else None
@@ -135,80 +95,121 @@ _LATE = 1.0  # seconds by which a plan may be late and still be made for the ins
 
 
 class Planning:
-    """The policy in force, and when it is asked again."""
+    """The policy in force, and when it plans again."""
 
-    def __init__(self, yard: Yard, stops: Stops) -> None:
-        self._yard, self._stops = yard, stops
-        self.configured = configured_policy(yard.store, yard.settings)
+    def __init__(
+        self,
+        context: Context,
+        stops: Stops,
+        admission: Admission,
+        place: Callable[[list[Start], float], None],
+        look_at_gpus: Callable[[float], None],
+    ) -> None:
+        self._context, self._stops, self.admission = context, stops, admission
+        self._place, self._look_at_gpus = place, look_at_gpus
+        self.configured = configured_policy(context.store, context.settings)
         self.planner = self.configured.planner
-        self.trouble = ""
-        """What to tell people of the policy: another than they want decides; empty: all is well."""
+        self.trouble = ""  # what to tell people of the policy: another than they want decides; empty: all is well
         if self.configured.in_place_of:
             wanted, because = self.configured.in_place_of, self.configured.because
             self.trouble = f"policy {wanted} cannot be used any more, so {self.planner.text} decides: {because}"
-        self.seconds: deque[float] = deque(maxlen=1000)
-        """What the latest plans took."""
+        self.seconds: deque[float] = deque(maxlen=1000)  # what the latest plans took
         self._planned = -1
         self._wake_at = np.inf
         self._quiet_until = 0.0
 
+    def take_up_policy(self, now: float) -> None:
+        """Use the policy that an admin set since the configured one was last changed; else the configured one."""
+        found, latest = self.configured, None
+        for record in self._context.store.latest("PolicySet"):
+            latest = latest or record
+            if record.details.get("configured") and isinstance(record.event, PolicySet):
+                before = record.details.get("in_place_of") or record.event.policy
+                if before == (found.in_place_of or found.planner.text):
+                    if latest is not record and self._use_chosen(latest, now):
+                        return
+                    same = record.event.policy == found.planner.text and _is_same_policy(found.planner, record)
+                    if latest is record and same:
+                        return
+                break
+        self._context.record(PolicySet(now, found.planner.text), **found.details())
+
+    def _use_chosen(self, record: Record, now: float) -> bool:
+        """Use a policy that an admin set; False if it cannot be used any more."""
+        assert isinstance(record.event, PolicySet)
+        text, limit = record.event.policy, self._context.settings.learned_limit
+        try:
+            planner = serve_policy(text, forced_before=forced_hash(record.details), limit=limit)
+        except UserError as error:  # its file is gone, for example: the queue must go on
+            log.warning("policy %s cannot be used any more; going on with the configured one: %s", text, error)
+            self.trouble = f"policy {text} cannot be used any more, so {self.planner.text} decides: {error}"
+            return False
+        self.planner = planner
+        if not _is_same_policy(planner, record):
+            log.warning("the file of policy %s has changed since it was set", text)
+            self._context.record(PolicySet(now, planner.text), because="its file has changed", **details_of(planner))
+        return True
+
     def due(self) -> float:
-        """When to plan again though nothing has happened, on the monotonic clock."""
-        ticks, now = time.monotonic(), self._yard.clock.now()
-        wake_at = ticks + min(self._wake_at, self._yard.admitting.due(now)) - now
+        """When to plan again though nothing happens, on the monotonic clock."""
+        ticks, now = time.monotonic(), self._context.clock.now()
+        wake_at = ticks + min(self._wake_at, self.admission.due(now)) - now
         return min(wake_at, self._quiet_until) if self._quiet_until > ticks else wake_at
 
     def rest(self) -> None:
-        """Something is wrong with this machine: do not try in a frenzy."""
+        """After a failed launch: do not try again at once."""
         self._quiet_until = time.monotonic() + _REST
 
     def renumbered(self) -> None:
-        """The state has other rows now, so the last plan says nothing of it."""
+        """The rows of the state have changed, so the last plan does not match them."""
         self._planned = -1
 
     def forget(self) -> None:
-        """The state is another one, read from disk: there was no plan for it."""
+        """The state was read from disk again: there is no plan for it."""
         self._wake_at, self._planned = np.inf, -1
 
     @property
     def is_current(self) -> bool:
-        """Whether nothing has happened since the last plan: what is idle now is what nobody who waits can use."""
-        return self._yard.state.version == self._planned
+        """Whether nothing has happened since the last plan: no waiting job can use what is idle now."""
+        return self._context.state.version == self._planned
 
     def plan(self, now: float) -> None:
-        """Decide who starts, if anything has changed since the last plan."""
-        yard = self._yard
+        """Decide which jobs start, if anything has changed since the last plan."""
+        context = self._context
         if time.monotonic() < self._quiet_until:
             return
-        if yard.state.version == self._planned and now < self._wake_at and not yard.admitting.is_due(now):
+        if context.state.version == self._planned and now < self._wake_at and not self.admission.is_due(now):
             return
-        if len(yard.state.waiting) and yard.machine.is_stale():
-            yard.look_at_gpus(now)
+        if len(context.state.waiting) and context.machine.is_stale():
+            self._look_at_gpus(now)
         began, spent = time.perf_counter(), time.thread_time()
-        yard.admitting.charge(now)
-        yard.place(self._stops.promised(now), now)
+        self.admission.charge(now)
+        self._place(self._stops.promised(now), now)
         instant = self._instant(now)
         plan = self.make(instant)
         self._wake_at = max(plan.wake_at, instant + 0.001)
-        yard.place(self._stops.obey(plan, now), now)
+        self._place(self._stops.obey(plan, now), now)
         for job in plan.renewals:
-            yard.record(Renewed(now, job, yard.state.attempt[yard.state.row_of[job]]))
+            context.record(Renewed(now, job, context.state.attempt[context.state.row_of[job]]))
         if plan.chosen is not None:
-            yard.record(Chosen(now, *plan.chosen))
-        self._planned = yard.state.version
+            context.record(Chosen(now, *plan.chosen))
+        self._planned = context.state.version
         self.seconds.append(time.perf_counter() - began)
-        yard.meters.planned(self.seconds[-1], time.thread_time() - spent)
+        context.meters.planned(self.seconds[-1], time.thread_time() - spent)
 
     def _instant(self, now: float) -> float:
-        """The instant to plan for: if a plan was due a moment ago, that one; then a slice is over, not a bit more."""
+        """The instant to plan for; that of a plan which was due a moment ago, so that slices end exactly."""
         return self._wake_at if now - _LATE < self._wake_at <= now else now
+
+    def snapshot(self, now: float) -> Snapshot:
+        return Snapshot(self._context.state, now, usage=self.admission.usage(now))
 
     def make(self, now: float) -> Plan:
         """A valid plan; a policy that fails is replaced, since the queue must go on."""
         try:
-            plan = self.planner.plan(Snapshot(self._yard.state, now, usage=self._yard.admitting.usage(now)))
-            avoid(self._yard.state, plan, now)
-            validate(self._yard.state, plan)
+            plan = self.planner.plan(self.snapshot(now))
+            avoid(self._context.state, plan, now)
+            validate(self._context.state, plan)
         except Exception as error:  # a policy may be a user's own code: anything may come out of it
             if self.planner.text == FALLBACK:
                 raise
@@ -218,9 +219,8 @@ class Planning:
         return plan
 
     def use(self, planner: OrderedPlanner, now: float, **details: Any) -> None:
-        """Plan by another policy from now on."""
         if (guard := guard_of(self.planner)) is not None:
-            self._yard.meters.learned.add(guard.counts)
+            self._context.meters.learned.add(guard.counts)
         self.planner, self.trouble = planner, ""
         self._stops.take_back(now)
-        self._yard.record(PolicySet(now, planner.text), **details, **details_of(planner))
+        self._context.record(PolicySet(now, planner.text), **details, **details_of(planner))

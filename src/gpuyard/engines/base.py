@@ -26,16 +26,13 @@ class LaunchRefused(GpuyardError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine with GPUs."""
-
     name: str
-    gpus: tuple[str, ...]
-    """What `CUDA_VISIBLE_DEVICES` calls each of its GPUs, by index."""
+    gpus: tuple[str, ...]  # what `CUDA_VISIBLE_DEVICES` calls each of its GPUs, by index
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The GPUs that an attempt runs on: on which node, and which of its GPUs."""
+    """The node and GPUs of an attempt."""
 
     node: str
     gpus: tuple[int, ...]
@@ -45,53 +42,37 @@ class Placement:
 class Client:
     """What a client of MPS may have of its GPU."""
 
-    thread_percentage: float = 0.0
-    """Percent of the threads; 0: all."""
-    memory: float = 0.0
-    """Bytes; 0: as much as there is."""
+    thread_percentage: float = 0.0  # percent of the threads; 0: all
+    memory: float = 0.0  # bytes; 0: as much as there is
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a job is to whoever runs it. Commands are argument lists, never shell strings."""
+    """A job for an engine. Commands are argument lists, never shell strings."""
 
     job: str
     command: tuple[str, ...]
     directory: str
     environment: Mapping[str, str] = field(default_factory=dict)
     """The submitter's environment; the engine adds to it what tells the job its GPUs and its id."""
-    output_limit: int = 2**30
-    """Bytes of output that are kept: the beginning and the end, if there is more."""
-    umask: int = 0o022
-    """What the files that it makes may not permit."""
-    user: str = ""
-    """Who it runs as; nobody else than the engine itself, if empty."""
-    limits: tuple[str, ...] = ()
-    """Limits of its processes that differ from the engine's own, as in `nofile=1024:4096`."""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """What comes on top of the environment."""
-    script: bytes | None = None
-    """A text that is run in place of the command's first word."""
-    output: str = ""
-    """The file that its output goes to, opened by the job's own side; empty: ours."""
-    error: str = ""
-    """The file that its errors go to, if not where its output goes."""
-    append: bool = False
-    """Whether these files are appended to; else what they held is lost."""
-    mps: Client | None = None
-    """Of a client of MPS: what it may have; None: it is none."""
+    output_limit: int = 2**30  # bytes of output that are kept: the beginning and the end, if there is more
+    umask: int = 0o022  # what the files that it makes may not permit
+    user: str = ""  # the user that it runs as; empty: the engine's own
+    limits: tuple[str, ...] = ()  # limits of its processes that differ from the engine's own, as in `nofile=1024:4096`
+    variables: Mapping[str, str] = field(default_factory=dict)  # what comes on top of the environment
+    script: bytes | None = None  # a text that is run in place of the command's first word
+    output: str = ""  # the file that its output goes to, opened by the job's own side; empty: ours
+    error: str = ""  # the file that its errors go to, if not where its output goes
+    append: bool = False  # whether these files are appended to; else what they held is lost
+    mps: Client | None = None  # of a client of MPS: what it may have; None: it is none
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """An attempt runs."""
-
     job: str
     attempt: int
-    at: float
-    """When it began, in seconds since the epoch."""
-    handle: str
-    """What the engine calls it: a process id, a cluster's job id."""
+    at: float  # when it began, in seconds since the epoch
+    handle: str  # what the engine calls it: a process id, a cluster's job id
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,31 +82,25 @@ class Ended:
     job: str
     attempt: int
     at: float
-    code: int | None
-    """Exit code as the shell has it, 128 + n for signal n; None where it cannot be known."""
-    interrupted: bool = False
-    """Whether it ended with the machine, not by itself."""
-    message: str = ""
-    """What a user should know beyond the code."""
-    began: float | None = None
-    """When it began, where that is known."""
-    asked: bool = False
-    """Whether it had been asked to end before it did; false if it came to its end by itself."""
+    code: int | None  # exit code as the shell has it, 128 + n for signal n; None where it cannot be known
+    interrupted: bool = False  # whether it ended with the machine, not by itself
+    message: str = ""  # what a user should know beyond the code
+    began: float | None = None  # when it began, where that is known
+    asked: bool = False  # whether it had been asked to end before it did; false if it came to its end by itself
 
 
 @dataclass(frozen=True, slots=True)
 class NeverBegan:
-    """An attempt did not begin, and will not: `launch` has been overtaken, or came to nothing."""
+    """An attempt did not begin, and will not: `launch` came too late, or failed."""
 
     job: str
     attempt: int
-    message: str = ""
-    """Why, where that is worth telling."""
+    message: str = ""  # why, where that is worth telling
 
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Nobody waits any more for a job that waits: the process that a lease was for has ended."""
+    """A waiting lease lost the process that it is for."""
 
     job: str
     at: float
@@ -136,14 +111,12 @@ Report = Running | Ended | NeverBegan | Abandoned
 
 
 class Engine(Protocol):
-    """What runs jobs."""
+    """Runs jobs."""
 
-    def nodes(self) -> Sequence[Node]:
-        """The machines that there are."""
-        ...
+    def nodes(self) -> Sequence[Node]: ...
 
     def last_job(self) -> int:
-        """The largest number of a job that it has been given, in all its lives; 0 if there is none."""
+        """The largest number of a job that it has ever been given; 0 if there is none."""
         ...
 
     def launch(self, task: Task, attempt: int, placement: Placement) -> None:
@@ -155,7 +128,7 @@ class Engine(Protocol):
         ...
 
     def adopt(self, job: str, attempt: int) -> Report:
-        """What became of an attempt that an earlier life of the daemon may have launched; it is observed from now on.
+        """What became of an attempt that an earlier daemon may have launched; it is observed from now on.
 
         Of one that is over, but has left something behind, it says `Running`: `Ended` follows when all of it is gone.
         """
@@ -175,7 +148,7 @@ class Engine(Protocol):
         ...
 
     def fileno(self) -> int:
-        """A file descriptor that becomes readable when there is something to observe."""
+        """Readable when there is something to observe."""
         ...
 
     def due(self) -> float | None:
@@ -183,7 +156,7 @@ class Engine(Protocol):
         ...
 
     def owner(self, pid: int) -> tuple[str, int] | None:
-        """The attempt that a process of this machine belongs to; None if it is nobody's."""
+        """The attempt of a process of this machine; None if it has none."""
         ...
 
     def read_log(self, job: str, attempt: int, offset: int, size: int, *, exact: bool = False) -> tuple[int, bytes]:
@@ -196,9 +169,9 @@ class Engine(Protocol):
         ...
 
     def log_size(self, job: str, attempt: int) -> int:
-        """How many bytes of output an attempt has written so far, whether all of them are kept or not."""
+        """Bytes of output that an attempt has written, whether all of them are kept or not."""
         ...
 
     def close(self) -> None:
-        """Let go of everything; what runs goes on running."""
+        """Release everything; what runs goes on."""
         ...

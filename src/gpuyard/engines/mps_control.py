@@ -28,7 +28,7 @@ from gpuyard.errors import UserError
 _MOST_SAID = 2000  # bytes of what it printed that are worth telling
 _NEEDLESS = re.compile(r"[\x00-\x1f\x7f]+")
 
-# The shell writes down how the command ended: a child of ours may be reaped by whoever looks for orphans, code and all.
+# The shell writes down how the command ended: a child of ours may be reaped by the search for orphans, code and all.
 _ERRAND = r"""
 gpuyard_code=$1
 shift
@@ -38,15 +38,14 @@ printf '%s\n' "$?" >"$gpuyard_code"
 
 
 class Subprocess:
-    """One such command, in a session of its own; what it prints and how it ends is kept in two files."""
+    """A command in a session of its own; two files keep its output and exit code."""
 
     def __init__(
         self, words: Sequence[str], environment: Mapping[str, str], files: Path, seconds: float, given: bytes = b""
     ) -> None:
-        """Begin it; `given` is what it reads, and the names of the two files begin with `files`."""
+        """Start it; `given` is its input, and `files` is the prefix of the two files."""
         self._printed, self._code = files.with_suffix(".out"), files.with_suffix(".code")
-        self.deadline = time.monotonic() + seconds
-        """When it has taken too long, on the monotonic clock."""
+        self.deadline = time.monotonic() + seconds  # when it has taken too long, on the monotonic clock
         try:
             self._code.unlink(missing_ok=True)
             with open(self._printed, "wb") as printed:
@@ -66,18 +65,17 @@ class Subprocess:
 
     def _hold(self) -> int:
         pidfd = processes.hold(self._pid)
-        if pidfd is None:  # somebody has reaped it already
+        if pidfd is None:  # it was reaped already
             raise EngineError("a process ended at once")
         return pidfd
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
         return processes.has_ended(self.pidfd)
 
     @property
     def code(self) -> int | None:
-        """How it ended; None if a signal ended it, or we did."""
+        """The exit code; None if a signal ended it, or we did."""
         try:
             return int(self._code.read_text())
         except (OSError, ValueError):
@@ -85,7 +83,7 @@ class Subprocess:
 
     @property
     def said(self) -> str:
-        """The end of what it printed, in one line."""
+        """The end of its output, in one line."""
         try:
             text = self._printed.read_bytes()[-_MOST_SAID:].decode(errors="replace")
         except OSError:
@@ -93,7 +91,7 @@ class Subprocess:
         return _NEEDLESS.sub(" ", text).strip()
 
     def close(self) -> None:
-        """Let go of it; what still runs of it is ended."""
+        """Release it; what still runs of it is ended."""
         if not self.is_over:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, signal.SIGKILL)
@@ -106,13 +104,10 @@ class Subprocess:
 logger = logging.getLogger(__name__)
 
 PROGRAM = "nvidia-cuda-mps-control"
-PATIENCE = 5.0
-"""Seconds that each call of it may take."""
-LINGER = 2.0
-"""Seconds for which a control daemon without jobs is kept: in a queue the next job is often there by then."""
+PATIENCE = 5.0  # seconds that each call of it may take
+LINGER = 2.0  # seconds for which a control daemon without jobs is kept: in a queue the next job is often there by then
 _GRACE = 1.0  # seconds between TERM and KILL
-SHORT = "/tmp/gpuyard-mps-"
-"""How directories begin that stand in for those with a long path."""
+SHORT = "/tmp/gpuyard-mps-"  # how directories begin that stand in for those with a long path
 _PAUSE = 0.05  # seconds between two looks whether all of it is gone
 _MOST_PATH = 80  # bytes: the sockets in a directory have names up to 18 long, and the kernel takes 107 in all
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LD_LIBRARY_PATH")
@@ -126,13 +121,10 @@ mkdir -p -m 700 -- "$2" "$3" && exec "$1" -d
 
 
 class Phase(Enum):
-    """How far a control daemon is."""
-
     DOWN = "down"
     STARTING = "starting"
     UP = "up"
-    QUITTING = "quitting"
-    """It was told to end, and does, or does not."""
+    QUITTING = "quitting"  # it was asked to end
     KILLING = "killing"
 
 
@@ -152,25 +144,20 @@ def program(path: str | None = None) -> str:
 class Control:
     """A control daemon, on one GPU and for one user."""
 
-    place: Path
-    """Where records are, and what belongs to each."""
+    place: Path  # where records are, and what belongs to each
     gpu: int
-    device: str
-    """What `CUDA_VISIBLE_DEVICES` calls the GPU."""
+    device: str  # what `CUDA_VISIBLE_DEVICES` calls the GPU
     uid: int
-    account: Account | None = None
-    """Who it runs as; None if that is who we are."""
+    account: Account | None = None  # who it runs as; None if that is who we are
     user: str = ""
     life: str = field(default_factory=processes.life)
     attempts: set[tuple[str, int]] = field(default_factory=set)
     """Who needs it: those that run, and those that wait for it."""
     phase: Phase = Phase.DOWN
-    problem: str = ""
-    """Why it could not be started."""
+    problem: str = ""  # why it could not be started
     errand: Subprocess | None = None
     pipe: str = ""
-    look_at: float = float("inf")
-    """When `step` is due, on the monotonic clock."""
+    look_at: float = float("inf")  # when `step` is due, on the monotonic clock
     _deadline: float = 0.0
     _process: tuple[int, int] | None = None
     _seen: dict[int, int] = field(default_factory=dict)
@@ -178,7 +165,6 @@ class Control:
 
     @property
     def name(self) -> str:
-        """What tells it from others."""
         return f"{self.gpu}-{self.uid}"
 
     @property
@@ -188,7 +174,7 @@ class Control:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What tells its clients, and those who start and end it, where it is."""
+        """Where it is, for its clients and for commands that start and end it."""
         return {"CUDA_MPS_PIPE_DIRECTORY": self.pipe, "CUDA_MPS_LOG_DIRECTORY": str(self.folder / "log")}
 
     # -- the record -------------------------------------------------------------------------------
@@ -198,7 +184,6 @@ class Control:
         return self.place / f"{self.name}.json"
 
     def write(self) -> None:
-        """Write down that it is, or is to be, and for whom."""
         found = {
             "gpu": self.gpu, "device": self.device, "uid": self.uid, "user": self.user, "pipe": self.pipe,
             "life": self.life, "attempts": sorted(self.attempts),
@@ -212,13 +197,11 @@ class Control:
 
     @classmethod
     def read(cls, path: Path) -> Control:
-        """What a record tells of."""
         found: dict[str, Any] = json.loads(path.read_text())
         attempts = {(str(job), int(attempt)) for job, attempt in found.pop("attempts")}
         return cls(path.parent, **found, attempts=attempts)
 
     def forget(self) -> None:
-        """Nothing of it is left."""
         self._record.unlink(missing_ok=True)
         if self.pipe and Path(self.pipe).parent != self.folder:
             shutil.rmtree(Path(self.pipe).parent, ignore_errors=True)
@@ -227,7 +210,7 @@ class Control:
     # -- beginning --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to start it; what comes of that, `step` tells. Raises `EngineError` if trying again may help."""
+        """Begin to start it; `step` finds the result. Raises `EngineError` if trying again may help."""
         try:
             found = program()
         except UserError as error:
@@ -246,7 +229,7 @@ class Control:
         self.phase, self.problem = Phase.STARTING, ""
 
     def _make_folders(self) -> None:
-        """Its directory, the user's own; where that has a long path, its sockets go elsewhere."""
+        """Its directory, the user's own; its sockets go elsewhere if the path is long."""
         with suppress(FileExistsError):
             self.folder.mkdir(mode=0o700)
         self._give(self.folder)
@@ -276,7 +259,7 @@ class Control:
         self.look_at = self.errand.deadline
 
     def _started(self, errand: Subprocess) -> None:
-        """The call has come to its end, or takes too long."""
+        """The call has ended, or takes too long."""
         if not errand.is_over:
             self._failed(f"{PROGRAM} -d did not come to its end within {PATIENCE:.0f} s")
         elif errand.code:
@@ -287,19 +270,18 @@ class Control:
             self._process, self.phase, self.look_at = found, Phase.UP, float("inf")
 
     def _failed(self, problem: str) -> None:
-        """It could not be started; what there is of it goes, unless an earlier one has left something that is used."""
+        """It could not be started; its files go, unless an earlier one has left something that is used."""
         self.problem = f"MPS cannot be started on GPU {self.gpu}: {problem}"
         logger.warning("%s", self.problem)
         self.phase, self.look_at = Phase.DOWN, float("inf")
 
     def settle(self) -> None:
-        """See what an earlier life of ours has left of it."""
+        """Find out what an earlier daemon has left of it."""
         self._process = self._find()
         self.phase = Phase.UP if self._process else Phase.DOWN
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs; it may have been killed by anybody."""
         if self.phase is not Phase.UP or self._process is None:
             return False
         pid, started = self._process
@@ -307,7 +289,7 @@ class Control:
         return found is not None and found.started == started and not found.dead
 
     def _members(self) -> dict[int, int]:
-        """All processes that carry its mark, and may: its user's, and ours on the way to that; when each started."""
+        """All processes that carry its mark, and may: its user's and ours on the way to that; with their starts."""
         found = self._census.take([processes.Suspect(str(self.folder))])[str(self.folder)]
         users = (self.uid, os.geteuid())
         members = {pid: self._census.born[pid] for pid in found if processes.user_of(pid) in users}
@@ -315,7 +297,7 @@ class Control:
         return members
 
     def _find(self) -> tuple[int, int] | None:
-        """The control daemon itself: its file tells, as far as a user's file can; else it is the oldest of all."""
+        """The control daemon itself: by its file, as far as a user's file can be trusted; else the oldest process."""
         members = self._members()
         with suppress(OSError, ValueError):
             named = int(_read_little(f"{self.pipe}/{PROGRAM}.pid"))
@@ -326,11 +308,10 @@ class Control:
     # -- ending -----------------------------------------------------------------------------------
 
     def rest(self, now: float) -> None:
-        """Nobody needs it just now."""
         self.look_at = now + LINGER
 
     def end(self) -> None:
-        """Begin to end it: by asking, as NVIDIA documents it; if that does not help, by signals."""
+        """Begin to end it: by asking, as NVIDIA documents it; else by signals."""
         now = time.monotonic()
         if not self.is_alive:
             self._kill(now)
@@ -344,11 +325,11 @@ class Control:
             self._kill(now)
 
     def _kill(self, now: float) -> None:
-        """From now on, ask by signals; and soon, not ask."""
+        """Ask by SIGTERM from now on, and soon kill."""
         self.phase, self._deadline, self.look_at = Phase.KILLING, now + _GRACE, now
 
     def step(self, now: float) -> None:
-        """Go on with what has been begun, if it is time to."""
+        """Continue what has been begun, if it is time to."""
         errand = self.errand
         if errand is not None:
             if not errand.is_over and now < errand.deadline:
@@ -363,7 +344,7 @@ class Control:
             self._clear(now)
 
     def _clear(self, now: float) -> None:
-        """See whether all of it is gone; what does not go by itself is killed."""
+        """Check whether all of it is gone; kill what does not go by itself."""
         members = self._members()
         if not members:
             self.phase, self.look_at = Phase.DOWN, float("inf")
@@ -377,7 +358,7 @@ class Control:
         self.look_at = max(now + _PAUSE, self._census.next())
 
     def _reap(self) -> None:
-        """Who loses its parent becomes our child, and has to be waited for."""
+        """Orphans become our children, and have to be waited for."""
         for pid, started in self._seen.items():
             found = processes.look(pid)
             if found is not None and found.started == started:
@@ -387,7 +368,7 @@ class Control:
 
 
 def _read_little(path: str) -> bytes:
-    """The beginning of a file that a user may have put anything in the place of."""
+    """The beginning of a file that a user may have replaced by anything."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         return os.read(file, 32)

@@ -39,9 +39,8 @@ logger = logging.getLogger(__name__)
 
 _MIB = 2**20
 _LAST_PATIENCE = 2 * PATIENCE + 1.0  # seconds at our own end: one call may run, another follows
-_HASTE = 1.0  # seconds at our own end for one that begins, and that nobody needs
-NOBODYS = "", 0
-"""Whose a process of MPS is: ours, but of no attempt."""
+_HASTE = 1.0  # seconds at our own end for one that starts and is unused
+NOBODYS = "", 0  # whose a process of MPS is: ours, but of no attempt
 
 
 class MpsEngine:
@@ -55,16 +54,14 @@ class MpsEngine:
         self._reports: list[Report] = []
         self._controls = {control.name: control for control in self._left_behind()}
         self._adopted: set[tuple[str, int]] | None = set()
-        """Who still runs of those that an earlier life launched; None once that is settled."""
+        """Running attempts of an earlier daemon; None once that is settled."""
 
     # -- what an engine does ----------------------------------------------------------------------
 
     def nodes(self) -> Sequence[Node]:
-        """The machines that there are."""
         return self._inner.nodes()
 
     def last_job(self) -> int:
-        """The largest number of a job that it has been given."""
         return self._inner.last_job()
 
     def launch(self, task: Task, attempt: int, placement: Placement) -> None:
@@ -92,7 +89,7 @@ class MpsEngine:
             raise
 
     def adopt(self, job: str, attempt: int) -> Report:
-        """What became of an attempt; one that waits for its control daemon never began."""
+        """The fate of an attempt; one that waits for its control daemon never began."""
         self._waiting.pop((job, attempt), None)
         report = self._inner.adopt(job, attempt)
         if isinstance(report, Running) and self._adopted is not None:
@@ -105,12 +102,11 @@ class MpsEngine:
         if self._waiting.pop((job, attempt), None) is None:
             self._inner.stop(job, attempt, grace, signal)
             return
-        told = "stopped before it began"
-        self._reports.append(Ended(job, attempt, time.time(), 128 + SIGTERM, message=told, asked=True))
+        message = "stopped before it began"
+        self._reports.append(Ended(job, attempt, time.time(), 128 + SIGTERM, message=message, asked=True))
         self._release((job, attempt))
 
     def observe(self) -> list[Report]:
-        """What has happened; and look after control daemons."""
         reports = self._inner.observe()
         self._settle()
         self._note(reports)
@@ -125,14 +121,13 @@ class MpsEngine:
         return self._epoll.fileno()
 
     def due(self) -> float | None:
-        """When something is to be looked at."""
         if self._reports or (self._controls and self._adopted is not None):
             return time.monotonic()
         times = [control.look_at for control in self._controls.values() if math.isfinite(control.look_at)]
         return min((due for due in (self._inner.due(), *times) if due is not None), default=None)
 
     def owner(self, pid: int) -> tuple[str, int] | None:
-        """The attempt that a process belongs to; `NOBODYS` if it is one of MPS that we have started."""
+        """The attempt of a process; `NOBODYS` for processes of MPS that we have started."""
         found = self._inner.owner(pid)
         if found is not None or not self._controls:
             return found
@@ -141,15 +136,13 @@ class MpsEngine:
         return NOBODYS if control is not None and processes.user_of(pid) == control.uid else None
 
     def read_log(self, job: str, attempt: int, offset: int, size: int, *, exact: bool = False) -> tuple[int, bytes]:
-        """A piece of an attempt's output."""
         return self._inner.read_log(job, attempt, offset, size, exact=exact)
 
     def log_size(self, job: str, attempt: int) -> int:
-        """How much output an attempt has written."""
         return self._inner.log_size(job, attempt)
 
     def close(self) -> None:
-        """Let go; control daemons with jobs stay as these do, others are not left behind."""
+        """Release everything; control daemons with jobs stay, others are ended."""
         self._inner.close()
         for key in list(self._waiting):  # they have not begun: the next life has them wait again
             del self._waiting[key]
@@ -178,14 +171,13 @@ class MpsEngine:
     # -- control daemons --------------------------------------------------------------------------
 
     def _disinherited(self, task: Task) -> Task:
-        """A task without what the job that it was submitted from was told of its own control daemon."""
+        """A task without the variables of the control daemon of the job that submitted it."""
         if not task.environment.get("CUDA_MPS_PIPE_DIRECTORY", "").startswith((f"{self._place}/", SHORT)):
             return task
         kept = {name: value for name, value in task.environment.items() if not name.startswith("CUDA_MPS_")}
         return replace(task, environment=kept)
 
     def _control(self, task: Task, placement: Placement) -> Control:
-        """The one that a task needs."""
         if len(placement.gpus) != 1:
             raise LaunchRefused(f"a client of MPS has one GPU, not {len(placement.gpus)}")
         gpu = placement.gpus[0]
@@ -214,7 +206,6 @@ class MpsEngine:
                 self._epoll.register(control.errand.pidfd, select.EPOLLIN)
 
     def _attend(self, control: Control, now: float) -> None:
-        """Go on with one of them."""
         before = control.phase
         control.step(now)
         if before is Phase.STARTING and control.phase is Phase.UP:
@@ -231,7 +222,7 @@ class MpsEngine:
         for key in sorted(control.attempts & self._waiting.keys()):
             task, placement = self._waiting.pop(key)
             try:
-                control.write()  # first: whoever comes after us must not end it under its client
+                control.write()  # first: the next daemon must not end it under its client
                 self._inner.launch(_as_client(task, control), key[1], placement)
             except LaunchRefused as error:
                 self._fail(key, str(error))
@@ -241,7 +232,7 @@ class MpsEngine:
             control.rest(time.monotonic())
 
     def _give_up(self, control: Control) -> None:
-        """It could not be started: who waits for it fails, and says why."""
+        """It could not be started: the jobs that wait for it fail with the reason."""
         for key in sorted(control.attempts & self._waiting.keys()):
             del self._waiting[key]
             self._fail(key, control.problem)
@@ -257,7 +248,7 @@ class MpsEngine:
         self._release(key)
 
     def _ended(self, control: Control) -> None:
-        """Nothing is left of it; but somebody may want it again by now."""
+        """Nothing is left of it; but a job may want it again by now."""
         if wanted := sorted(control.attempts & self._waiting.keys()):
             try:
                 self._start(control)
@@ -275,7 +266,6 @@ class MpsEngine:
                 self._release((report.job, report.attempt))
 
     def _release(self, key: tuple[str, int]) -> None:
-        """An attempt does not need its control daemon any more."""
         control = next((one for one in self._controls.values() if key in one.attempts), None)
         if control is None:
             return
@@ -283,17 +273,17 @@ class MpsEngine:
         if self._adopted is not None:
             return  # it is not known yet whether it runs at all
         if control.attempts:
-            with suppress(EngineError):  # what the record says too much does no harm: it is looked at anew
+            with suppress(EngineError):  # an outdated record does no harm: it is checked again
                 control.write()
         elif control.phase is Phase.UP:
             control.rest(time.monotonic())
         elif control.phase is Phase.DOWN:
             control.end()
 
-    # -- after an earlier life --------------------------------------------------------------------
+    # -- after an earlier daemon -----------------------------------------------------------------
 
     def _left_behind(self) -> Iterable[Control]:
-        """What an earlier life has written down, unless the machine has been started anew since."""
+        """Control daemons of an earlier daemon, unless the machine was rebooted since."""
         for path in sorted(self._place.glob("*.json")):
             try:
                 control = Control.read(path)
@@ -307,7 +297,7 @@ class MpsEngine:
             yield control
 
     def _settle(self) -> None:
-        """Once it is known who runs of an earlier life: control daemons that nobody needs are ended."""
+        """Once the running jobs of an earlier daemon are known: end control daemons that none needs."""
         if self._adopted is None:
             return
         adopted, self._adopted = self._adopted, None
@@ -320,7 +310,7 @@ class MpsEngine:
 
 
 def _as_client(task: Task, control: Control) -> Task:
-    """A task that finds its control daemon, and is told what it may have."""
+    """A task with the variables of its control daemon and of its limits."""
     wish, found = task.mps, control.variables
     if wish is not None and wish.thread_percentage:
         found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{wish.thread_percentage:g}"
@@ -330,7 +320,7 @@ def _as_client(task: Task, control: Control) -> Task:
 
 
 def _account(user: str, uid: int) -> Account | None:
-    """Who a control daemon runs as that is there already, also where that user is gone."""
+    """The account of an existing control daemon, also where that user is gone."""
     try:
         return account_of(user) if user else None
     except LaunchRefused:

@@ -1,4 +1,4 @@
-"""GPUs as the daemon sees them, whoever they come from."""
+"""GPUs as the daemon sees them, whatever their source."""
 
 from __future__ import annotations
 
@@ -15,68 +15,49 @@ class GpusUnavailable(GpuyardError):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What does not change: one GPU, or one MIG device, which counts as a GPU of its own."""
+    """One GPU, or one MIG device, which counts as a GPU of its own."""
 
-    index: int
-    """0, 1, 2 ...: the numbers that users see, in the order of the PCI bus."""
-    uuid: str
-    """Empty for a GPU that has not answered since the source was opened; it gets its own once it does."""
+    index: int  # 0, 1, 2 ...: the numbers that users see, in the order of the PCI bus
+    uuid: str  # empty for a GPU that has not answered since the source was opened; it gets its own once it does
     name: str
-    memory: int
-    """Bytes in all; 0 where that is not known."""
+    memory: int  # bytes in all; 0 where that is not known
     simulated: bool = False
-    capability: tuple[int, int] | None = None
-    """What NVIDIA calls its compute capability; None where that is not told."""
+    capability: tuple[int, int] | None = None  # NVIDIA's compute capability; None if unknown
 
     @property
     def visible_as(self) -> str:
-        """What `CUDA_VISIBLE_DEVICES` calls it."""
+        """Its name in `CUDA_VISIBLE_DEVICES`."""
         return str(self.index) if self.simulated else self.uuid
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process on a GPU."""
-
     pid: int
-    memory: int
-    """Bytes on this GPU; 0 where that is not known."""
-    graphics: bool = False
-    """Whether it only draws, as a desktop does, and computes nothing."""
-    utilization: int | None = None
-    """Percent of the GPU that it kept busy lately."""
+    memory: int  # bytes on this GPU; 0 where that is not known
+    graphics: bool = False  # whether it only draws, as a desktop does, and computes nothing
+    utilization: int | None = None  # percent of the GPU that it kept busy lately
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one look at a GPU told. None where the device does not say."""
+    """What one look at a GPU saw. None where the device does not say."""
 
     index: int
-    lost: bool = False
-    """Whether it did not answer; then nothing else here counts."""
-    problem: str = ""
-    """What the driver said, if it did not answer."""
+    lost: bool = False  # whether it did not answer; then nothing else here counts
+    problem: str = ""  # what the driver said, if it did not answer
     memory_used: int = 0
-    utilization: int | None = None
-    """Percent of the last sample period."""
+    utilization: int | None = None  # percent of the last sample period
     temperature: int | None = None
-    power: float | None = None
-    """Watts."""
-    memcopy: int | None = None
-    """Percent of the last sample period in which memory was read or written."""
+    power: float | None = None  # watts
+    memcopy: int | None = None  # percent of the last sample period in which memory was read or written
     sm_clock: int | None = None
-    memory_clock: int | None = None
-    """MHz."""
-    throttle: int | None = None
-    """NVML's bits for what slows it down; 0: nothing."""
-    xid: int = 0
-    """The number of an error that the driver told of since the look before; 0: none."""
+    memory_clock: int | None = None  # MHz
+    throttle: int | None = None  # NVML's bits for what slows it down; 0: nothing
+    xid: int = 0  # the number of an XID error since the previous look; 0: none
     processes: tuple[Process, ...] = ()
 
 
 class Gpus(Protocol):
-    """A source of GPUs."""
-
     @property
     def devices(self) -> Sequence[Device]:
         """All of them, by index. They stay the same while the source is open, also when one is lost.
@@ -86,21 +67,17 @@ class Gpus(Protocol):
         ...
 
     @property
-    def simulated(self) -> bool:
-        """Whether they exist in this program only."""
-        ...
+    def simulated(self) -> bool: ...
 
     def read(self) -> list[Reading]:
         """One reading of each device, by index. A device that fails is `lost`; this does not raise."""
         ...
 
-    def close(self) -> None:
-        """Let go of the driver."""
-        ...
+    def close(self) -> None: ...
 
 
 class Visible(Sequence[str]):
-    """What `CUDA_VISIBLE_DEVICES` calls each GPU, as of now: one that was lost from the beginning may come back."""
+    """The names of GPUs for `CUDA_VISIBLE_DEVICES` as of now: one that was lost at the start may come back."""
 
     def __init__(self, gpus: Gpus) -> None:
         self._gpus = gpus

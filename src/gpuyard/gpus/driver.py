@@ -46,17 +46,14 @@ class Found:
     """A GPU, or a MIG device, that answers."""
 
     handle: Handle
-    chip: Handle
-    """The GPU that it is part of; the same handle for a whole GPU."""
+    chip: Handle  # the GPU that it is part of; the same handle for a whole GPU
     uuid: str
     name: str
     memory: int
-    capability: tuple[int, int] | None = None
-    """The compute capability, where the driver tells."""
+    capability: tuple[int, int] | None = None  # the compute capability, where the driver tells
 
     @property
     def is_mig(self) -> bool:
-        """Whether this is a part of a GPU."""
         return self.handle is not self.chip
 
 
@@ -68,24 +65,23 @@ class Silent:
 
 
 def find_devices() -> list[Found | Silent]:
-    """All GPUs in the order of the PCI bus; in place of a GPU in MIG mode its MIG devices, if there are any."""
+    """All GPUs in the order of the PCI bus; a GPU in MIG mode is replaced by its MIG devices, if there are any."""
     _has_broken_v3.cache_clear()  # it may be another driver by now
     return [device for chip in _chips() for device in _devices_of(chip)]
 
 
 def is_in_mig_mode(chip: Handle) -> bool:
-    """Whether a GPU gives out MIG devices only."""
     mode = _optional(pynvml.nvmlDeviceGetMigMode, chip)
     return bool(mode and mode[0])
 
 
 def uuid_of(handle: Handle) -> str:
-    """What a handle stands for now; NVML gives handles of MIG devices to others once they are destroyed."""
+    """The UUID of a handle now; NVML reuses handles of MIG devices that were destroyed."""
     return text(pynvml.nvmlDeviceGetUUID(handle))
 
 
 def memory_of(handle: Handle) -> tuple[int, int]:
-    """Bytes in all, and in use by processes; 0 where memory is not told, as where it is the host's."""
+    """Bytes in all, and in use by processes; 0 where unknown, as where memory is the host's."""
     try:
         # only the second version leaves out what the driver keeps for itself, up to 1 GB on an idle GPU
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
@@ -120,7 +116,7 @@ def clocks_of(chip: Handle) -> tuple[int | None, int | None]:
 
 
 def throttle_of(chip: Handle) -> int | None:
-    """What slows a GPU down, as NVML's bits; drivers before 535 call them otherwise."""
+    """Reasons of throttling as NVML's bits; drivers before 535 have another name for the call."""
     for call in (pynvml.nvmlDeviceGetCurrentClocksEventReasons, pynvml.nvmlDeviceGetCurrentClocksThrottleReasons):
         if (bits := _extra(call, chip)) is not None:
             return int(bits)
@@ -128,7 +124,7 @@ def throttle_of(chip: Handle) -> int | None:
 
 
 def processes_of(handle: Handle) -> tuple[Process, ...]:
-    """Everything that computes or draws there; what MPS runs is listed apart from other computing."""
+    """All processes that compute or draw; those of MPS are listed apart."""
     versions = ("_v2", "_v3") if _has_broken_v3() else ("_v3", "_v2")
     computing = _list_processes("Compute", versions, handle) + _list_processes("MPSCompute", versions, handle)
     computes = {process.pid for process in computing}
@@ -143,7 +139,7 @@ def processes_of(handle: Handle) -> tuple[Process, ...]:
 
 
 def _busy_with(handle: Handle) -> dict[int, int] | None:
-    """Percent of the last second that each process kept a GPU busy; idle ones are left out. None: it does not tell."""
+    """Percent of the last second that each process kept a GPU busy; idle ones are left out. None: unknown."""
     since = time.time_ns() // 1000 - _LATELY
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
@@ -192,7 +188,6 @@ def _list_processes(kind: str, versions: tuple[str, ...], handle: Handle) -> lis
 
 
 def version() -> str:
-    """The driver's version; empty if it does not say."""
     return text(_optional(pynvml.nvmlSystemGetDriverVersion) or "")
 
 

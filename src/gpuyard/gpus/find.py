@@ -7,7 +7,7 @@ from gpuyard.gpus.simulated import SimulatedGpus
 
 
 def open_gpus(simulate: str | None = None) -> Gpus:
-    """Simulated GPUs as `simulate` describes them, or else those that NVML finds; raises `GpusUnavailable`."""
+    """Simulated GPUs as `simulate` describes them, or those of NVML; raises `GpusUnavailable`."""
     if simulate is not None:
         return SimulatedGpus.parse(simulate)
     from gpuyard.gpus.nvml import NvmlGpus  # only who has real GPUs needs NVIDIA's bindings in memory
@@ -16,7 +16,7 @@ def open_gpus(simulate: str | None = None) -> Gpus:
 
 
 def driver_version() -> str:
-    """The version of NVIDIA's driver; to be asked while its GPUs are open."""
+    """The version of NVIDIA's driver; valid while its GPUs are open."""
     from gpuyard.gpus.driver import version
 
     return version()

@@ -31,8 +31,7 @@ class Tenant(NamedTuple):
 
     job: str
     share: float = 1.0
-    busy: float | None = None
-    """Percent of it that the job is said to keep busy; None: the model says it."""
+    busy: float | None = None  # percent of it that the job is said to keep busy; None: the model says it
 
 
 class Load(NamedTuple):
@@ -47,15 +46,13 @@ class Load(NamedTuple):
 
 
 class DeviceModel:
-    """Some GPUs, and how warm each is."""
-
     def __init__(self, gpus: int) -> None:
         self._idle = _COOL + np.arange(gpus, dtype=np.float64) % 5  # where a GPU sits in its box
         self._temperature = self._idle.copy()
         self._at: float | None = None
 
     def step(self, at: float, tenants: Sequence[Sequence[Tenant]]) -> Load:
-        """What the GPUs do at an instant, with these jobs on each; time only goes forward."""
+        """The load of the GPUs at an instant, with these jobs on each; time only goes forward."""
         busy = np.array([min(100.0, sum(level(one, at) for one in some)) for some in tenants])
         passed = 0.0 if self._at is None else max(0.0, at - self._at)
         self._at = at
@@ -73,7 +70,7 @@ class DeviceModel:
 
 
 def level(tenant: Tenant, at: float) -> float:
-    """Percent of a GPU that a job would keep busy at an instant, if it had it for itself."""
+    """Percent of a GPU that a job alone would keep busy at an instant."""
     if tenant.busy is not None:
         return tenant.busy
     lot = zlib.crc32(tenant.job.encode(errors="replace")) / 2**32
@@ -83,6 +80,6 @@ def level(tenant: Tenant, at: float) -> float:
 
 
 def share_of(job: str, at: float, tenants: Sequence[Tenant]) -> float:
-    """Percent of a GPU that one of its jobs gets at an instant: where all want more than there is, each gets less."""
+    """Percent of a GPU that one of its jobs gets at an instant: if all want more than 100, each gets less."""
     levels = {tenant.job: level(tenant, at) for tenant in tenants}
     return levels.get(job, 0.0) * min(1.0, 100.0 / max(1e-9, sum(levels.values())))

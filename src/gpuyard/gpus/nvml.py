@@ -19,10 +19,10 @@ _MOST = 32  # errors of one look; a broken GPU may have hundreds, and the same o
 
 
 class Xids:
-    """Errors since the look before. What a driver does not tell of never happened."""
+    """XID errors since the previous look. Errors that a driver does not report are not seen."""
 
     def __init__(self, chips: Iterable[Any]) -> None:
-        """Listen to GPUs; those that have no such events are left out."""
+        """Listen to GPUs that have such events."""
         self._events: Any = None
         with contextlib.suppress(pynvml.NVMLError):
             self._events = pynvml.nvmlEventSetCreate()
@@ -46,7 +46,6 @@ class Xids:
         return found
 
     def close(self) -> None:
-        """Listen no more."""
         events, self._events = self._events, None
         if events is not None:
             with contextlib.suppress(pynvml.NVMLError):
@@ -54,7 +53,7 @@ class Xids:
 
 
 def key_of(handle: Any) -> int:
-    """What tells one GPU from another: handles are new objects each time, of the same address."""
+    """Identifies a GPU: handles are new objects each time, of the same address."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
@@ -70,18 +69,12 @@ _ADVICE = {
 
 
 class NvmlGpus:
-    """The GPUs of this machine."""
-
     simulated = False
 
     def __init__(
-        self,
-        *,
-        retry_driver: float = 5.0,
-        retry_gpu: float = 60.0,
-        clock: Callable[[], float] = time.monotonic,
+        self, *, retry_driver: float = 5.0, retry_gpu: float = 60.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Open the driver, and again every so many seconds while all of it, or one GPU, does not answer.
+        """Open the driver, and again after a while if all of it, or one GPU, does not answer.
 
         Opening it can take seconds where nobody else keeps the GPUs awake, hence the longer wait for a single one.
         """
@@ -113,7 +106,6 @@ class NvmlGpus:
 
     @property
     def devices(self) -> Sequence[Device]:
-        """All of them, by index."""
         return tuple(self._devices)
 
     def read(self) -> list[Reading]:
@@ -131,7 +123,6 @@ class NvmlGpus:
         return readings
 
     def close(self) -> None:
-        """Let go of the driver."""
         if self._xids is not None:
             self._xids.close()
             self._xids = None
@@ -139,7 +130,6 @@ class NvmlGpus:
             pynvml.nvmlShutdown()
 
     def _listen(self) -> None:
-        """Hear of errors of all GPUs that answer."""
         self._xids = Xids(one.chip for one in self._found if one is not None)
         self._keys = [None if one is None else key_of(one.chip) for one in self._found]
 
@@ -172,7 +162,7 @@ class NvmlGpus:
         self._match([one for one in found if isinstance(one, Found)], silent[0] if silent else _VANISHED)
 
     def _match(self, found: list[Found], problem: str) -> None:
-        """Give every device its new handle; a GPU that was lost from the beginning becomes the first unknown one."""
+        """Give every device its new handle; a GPU that was lost at the start becomes the first unknown one."""
         by_uuid = {one.uuid: one for one in found}
         known = {device.uuid for device in self._devices}
         unknown = [one for one in found if one.uuid not in known and not one.is_mig]
@@ -187,7 +177,7 @@ class NvmlGpus:
 
 
 def _look(index: int, found: Found) -> Reading:
-    """One look: 11 calls for an idle GPU, and 3 more where processes are; what never changes is not asked for."""
+    """One look: 11 calls for an idle GPU, and 3 more with processes; constant values are not asked for."""
     if found.is_mig and driver.uuid_of(found.handle) != found.uuid:
         return Reading(index, lost=True, problem="it was taken apart; restart gpuyard to see its new MIG devices")
     if not found.is_mig and driver.is_in_mig_mode(found.chip):

@@ -14,14 +14,14 @@ from gpuyard.units import format_size
 
 
 class Identity(NamedTuple):
-    """What may be told of a process: of its command only the name, since arguments may hold secrets."""
+    """What may be shown of a process: only the name of its command, since arguments may hold secrets."""
 
     name: str
     user: str
 
 
 def identify(pid: int) -> Identity | None:
-    """Whose process this is, and what it is called; None if it is gone, or out of sight."""
+    """User and name of a process; None if it is gone, or not visible."""
     folder = Path("/proc", str(pid))
     try:
         name = (folder / "comm").read_text(errors="replace").strip()
@@ -32,7 +32,7 @@ def identify(pid: int) -> Identity | None:
 
 
 def describe_process(pid: int) -> str:
-    """`process 6512 (python, user ann)`; `process 6512` if it is gone, or out of sight."""
+    """`process 6512 (python, user ann)`; `process 6512` if it is gone, or not visible."""
     found = identify(pid)
     return f"process {pid}" if found is None else f"process {pid} ({found.name}, user {found.user})"
 
@@ -51,12 +51,9 @@ State = Literal["free", "ours", "foreign", "unknown"]
 class FreeRule:
     """When a GPU without processes counts as free."""
 
-    utilization: float = 10.0
-    """Percent that it may be busy."""
-    memory_share: float = 0.001
-    """Share of its memory that may be taken ..."""
-    memory: float = 50 * 2**20
-    """... or less than these bytes, whichever is more."""
+    utilization: float = 10.0  # percent that it may be busy
+    memory_share: float = 0.001  # share of its memory that may be taken ...
+    memory: float = 50 * 2**20  # ... or less than these bytes, whichever is more
     graphics_share: float = 0.05
     """Processes that only draw do not count while they and all else take less than this share of the memory."""
     settle: float = 5.0
@@ -65,8 +62,6 @@ class FreeRule:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whose a GPU is, and why."""
-
     state: State
     why: str
 
@@ -123,7 +118,7 @@ def _name(foreign: list[Process], describe: Callable[[int], str]) -> str:
 
 
 def _unseen(device: Device, reading: Reading, rule: FreeRule, *, desktop: bool) -> Verdict:
-    """Without a process to be seen, memory and utilization tell; a desktop takes more than its processes admit to."""
+    """Without visible processes, by memory and utilization; a desktop takes more than its processes report."""
     busy, taken = reading.utilization or 0, reading.memory_used
     share = max(rule.memory_share, rule.graphics_share) if desktop else rule.memory_share
     if busy <= rule.utilization and (taken <= share * device.memory or taken < rule.memory):
@@ -138,14 +133,12 @@ class Sampler:
         self.gpus = gpus
         self.rule = rule or FreeRule()
         self.readings: Sequence[Reading] = ()
-        self.at: float | None = None
-        """When the latest reading began, on the monotonic clock; None before the first."""
-        self.read_seconds = 0.0
-        """How long it took."""
+        self.at: float | None = None  # when the latest reading began, on the monotonic clock; None before the first
+        self.read_seconds = 0.0  # how long it took
         self._clock = clock
 
     def fresh(self, max_age: float = 0.0) -> Sequence[Reading]:
-        """Readings that are less than `max_age` seconds old; by default new ones."""
+        """Readings younger than `max_age` seconds; by default new ones."""
         began = self._clock()
         if self.at is None or began - self.at >= max_age:
             self.readings = self.gpus.read()
@@ -156,7 +149,6 @@ class Sampler:
     def verdict(
         self, index: int, owner_of: Callable[[int], object | None], *, placed: bool, since_left: float | None = None
     ) -> Verdict:
-        """Whose a GPU is by the latest reading."""
         device, reading = self.gpus.devices[index], self.readings[index]
         return judge(
             device, reading, owner_of, placed=placed, since_left=since_left, rule=self.rule, describe=describe_process

@@ -13,8 +13,7 @@ from gpuyard.errors import UserError
 from gpuyard.gpus.base import Device, Reading
 from gpuyard.units import format_size, parse_duration, parse_size
 
-VARIABLE = "GPUYARD_SIMULATE_USE"
-"""What says so in an environment, where nobody else did."""
+VARIABLE = "GPUYARD_SIMULATE_USE"  # the variable that declares a job's use
 _PARTS = re.compile(r"[;\n]")
 _BUSY = "util="
 _MOST_VALUES = 10_000  # values of a ramp
@@ -25,32 +24,26 @@ _HELP = "write for example 2G, ramp:391M,713M,1045M or spikes:500M,3G,10s,1s, wi
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How many bytes a job takes on each of its GPUs as time goes by, and how busy it keeps them."""
+    """Bytes that a job takes on each of its GPUs over time, and how busy it keeps them."""
 
-    values: tuple[int, ...]
-    """Of a ramp one for each step; of spikes what is taken between them, and in them."""
+    values: tuple[int, ...]  # of a ramp one for each step; of spikes what is taken between them, and in them
     step: float = 1.0
-    every: float = 0.0
-    """Of spikes: seconds from the beginning of one to that of the next; 0: there are none."""
+    every: float = 0.0  # of spikes: seconds from the beginning of one to that of the next; 0: there are none
     length: float = 0.0
-    utilization: float | None = None
-    """Percent; None where that was not said."""
+    utilization: float | None = None  # percent; None where that was not said
 
     def at(self, seconds: float) -> int:
-        """Bytes that it takes so many seconds after its beginning."""
         if self.every:
             return self.values[seconds >= self.every and seconds % self.every < self.length]
         return self.values[min(len(self.values) - 1, int(max(0.0, seconds) / self.step))]
 
     @property
     def peak(self) -> int:
-        """The most that it ever takes."""
         return max(self.values)
 
 
 @lru_cache(maxsize=4096)
 def parse_use(text: str) -> Use:
-    """The use that a text describes."""
     first, *more = (part.strip() for part in text.split(";"))
     try:
         busy = _busy(more)
@@ -84,7 +77,7 @@ def use_of(text: str, command: Sequence[str]) -> str:
 
 
 def said_use(use: str | None, environment: Mapping[str, str], command: Sequence[str], *, simulated: bool) -> str:
-    """What a job uses, as it says itself, or as its environment does; empty where nobody says so, or GPUs are real."""
+    """What a job declares itself, or by its environment; empty if neither does, or GPUs are real."""
     if use:
         parse_use(use)
     if not simulated or use:
@@ -94,7 +87,7 @@ def said_use(use: str | None, environment: Mapping[str, str], command: Sequence[
 
 
 def check_variable(text: str) -> None:
-    """Refuse what a variable says if any part of it does not say what a job uses."""
+    """Refuse a variable if any part of it is invalid."""
     for _, use in _choices(text):
         try:
             parse_use(use)
@@ -103,7 +96,7 @@ def check_variable(text: str) -> None:
 
 
 def _choices(text: str) -> list[tuple[str, str]]:
-    """Patterns, and what those uses are that they stand before; how busy a GPU is belongs to what comes before it."""
+    """Patterns with their uses; `util=` belongs to the use before it."""
     found: list[tuple[str, str]] = []
     for part in filter(None, (part.strip() for part in _PARTS.split(text))):
         if part.startswith(_BUSY) and found:
@@ -163,16 +156,12 @@ class Demand(NamedTuple):
 
     job: str
     wanted: int
-    promised: int
-    """Bytes that it said it needs at most, by which it was placed."""
-    grew_at: float = 0.0
-    """When it came to want as much as it does."""
-    capped: bool = False
-    """Whether it may never have more than it promised."""
+    promised: int  # bytes that it said it needs at most, by which it was placed
+    grew_at: float = 0.0  # when it came to want as much as it does
+    capped: bool = False  # whether it may never have more than it promised
 
     @property
     def excess(self) -> int:
-        """Bytes beyond its promise."""
         return max(0, self.wanted - self.promised)
 
 
@@ -221,7 +210,6 @@ class SimulatedGpus:
         return cls(memories)
 
     def read(self) -> list[Reading]:
-        """One reading of each device: nothing going on."""
         return [Reading(device.index, utilization=0) for device in self.devices]
 
     def close(self) -> None:

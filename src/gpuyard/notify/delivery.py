@@ -20,26 +20,23 @@ from urllib.parse import quote
 
 from gpuyard.notify.subscriptions import LOCAL, MOST_DESTINATIONS, scrub
 
-LONGEST = 90
-"""Seconds after which it ends by itself, whatever it does."""
+LONGEST = 90  # seconds after which it ends by itself, whatever it does
 _ERRNO = re.compile(r"\[Errno -?\d+\] ([^\"'<>()\[\]]+)")
 _TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 _MOST_ERROR = 300
-_PROGRAMS = ("json", "jsons", "form", "forms")
-"""What is read by programs: it is given the facts as fields, too."""
+_PROGRAMS = ("json", "jsons", "form", "forms")  # what is read by programs: it is given the facts as fields, too
 _TYPES = {"finish": "success", "failure": "failure", "timeout": "warning", "long-wait": "warning"}
 _CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 
 
 class LogCapture(logging.Handler):
-    """What apprise says, which is the only way to learn why something failed."""
+    """Captures apprise's log, which alone says why something failed."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
         self.records.append(record)
 
     def reason(self) -> str:
@@ -55,7 +52,7 @@ class LogCapture(logging.Handler):
 
 
 def main() -> None:
-    """Read what is to be done, do it, and say how it went."""
+    """Read the messages, send them, and report."""
     signal.alarm(LONGEST)
     import apprise
 
@@ -79,7 +76,7 @@ def main() -> None:
 
 
 def _become(words: list[str]) -> None:
-    """Be the user from here on, with no way back, if there is one to become."""
+    """Become the user for good, if one is named."""
     if not words:
         return
     import encodings.idna  # noqa: F401  # looking up a host needs it, and its file may be out of a user's reach
@@ -99,7 +96,7 @@ def _become(words: list[str]) -> None:
 
 
 def _send_all(parcels: list[dict[str, Any]]) -> None:
-    """All that goes to one place, until something does not; then this process ends."""
+    """Send all messages to one place, until one fails; then this process ends."""
     code = 1
     try:
         signal.alarm(LONGEST)
@@ -153,14 +150,13 @@ def checked(url: str) -> str:
 
 
 def _is_local(made: Any) -> bool:
-    """Whether it stays on this machine, by whatever name."""
     names = (made.protocol or (), made.secure_protocol or ())
     known = {name for some in names for name in ([some] if isinstance(some, str) else some)}
     return bool(known & LOCAL)
 
 
 def _with_options(parcel: dict[str, Any]) -> str:
-    """The URL, with what makes mail plain text, and gives programs fields to read."""
+    """The URL with options for plain-text mail, and with fields for programs."""
     url: str = parcel["url"]
     scheme = url.partition("://")[0]
     more = []
@@ -181,7 +177,6 @@ def _plain(value: Any) -> str:
 
 @contextmanager
 def _captured_log() -> Iterator[LogCapture]:
-    """Listen to apprise for a while."""
     logger, handler = logging.getLogger("apprise"), LogCapture()
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
@@ -197,7 +192,7 @@ def _short(text: str, url: str) -> str:
 
 
 def _daemon_listens() -> bool:
-    """Whether the daemon still listens: of what goes out unheard the next one knows nothing, and sends it again."""
+    """Whether the daemon still listens: else the next one would not know what was sent, and send it again."""
     listener = select.poll()
     listener.register(1, 0)  # which tells of the other end's closing, and of nothing else
     return not listener.poll(0)

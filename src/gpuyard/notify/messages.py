@@ -44,7 +44,7 @@ _ROWS = (
 
 
 def check_template(text: str) -> str:
-    """A template that can be filled in, or what is wrong with it."""
+    """A template that can be filled in; else raises."""
     if len(text) > _MOST_TEMPLATE:
         raise UserError(f"a template has at most {_MOST_TEMPLATE:,} characters")
     try:
@@ -64,20 +64,18 @@ def check_template(text: str) -> str:
 
 
 def fill(text: str, facts: Mapping[str, str]) -> str:
-    """A template with its fields filled in; nothing but the names of fields means anything there."""
+    """A template with its fields filled in; only the names of fields have a meaning."""
     return "".join(
         literal + (facts.get(name, "") if name is not None else "") for literal, name, _, _ in Formatter().parse(text)
     )
 
 
 def title_of(facts: Mapping[str, str], template: str = "") -> str:
-    """One line that says what happened."""
     text = fill(template, facts) if template else f"gpuyard: job {_who(facts)} {facts['what']}"
     return " ".join(text.split())[:_MOST_TITLE]
 
 
 def body_of(facts: Mapping[str, str], template: str = "") -> str:
-    """All that there is to say."""
     if template:
         return fill(template, facts)[:_MOST_BODY]
     rows = [(f"{label}:", facts[name]) for label, name in _ROWS if facts.get(name)]
@@ -96,7 +94,7 @@ def _one_line(text: str) -> str:
 
 
 def last_lines(data: bytes, cut: bool = False) -> str:
-    """The last lines of a job's output, as a person would have seen them; `cut`: the first may be but half a line."""
+    """The last lines of a job's output, as a terminal shows them; `cut`: the first line may be incomplete."""
     text = _ANSI.sub("", data.decode(errors="replace")).replace("\r\n", "\n")
     lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n")]  # bars write over themselves
     lines = lines[1:] if cut and len(lines) > 1 else lines
@@ -111,13 +109,10 @@ def last_lines(data: bytes, cut: bool = False) -> str:
 
 _KINDS = "'Started', 'Exited', 'Cancelled'"
 _AT_ONCE = 1000
-_ASKED = 20
-"""Cancelled tasks of an array of which it is looked up who did that."""
+_ASKED = 20  # cancelled tasks of an array of which it is looked up who did that
 
 
 class LogRow(NamedTuple):
-    """An event of the log, as far as it matters here."""
-
     seq: int
     at: float
     kind: str
@@ -126,19 +121,16 @@ class LogRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """Something to tell of a job, or of an array."""
+    """An event of a job, or of an array, to notify of."""
 
     id: str
     event: str
     at: float
-    view: JobView
-    """The job; of an array its first task."""
-    tasks: Sequence[JobView] = ()
-    """Of an array, all of them."""
-    by: str = ""
-    """Who cancelled it."""
+    view: JobView  # the job; of an array its first task
+    tasks: Sequence[JobView] = ()  # of an array, all of them
+    by: str = ""  # who cancelled it
     each: bool | None = None
-    """Whether it is for those who want to be told of each task (True), or of none (False); None: for all."""
+    """For subscriptions to each task (True), or to whole arrays (False); None: for all."""
 
 
 class LogReader:
@@ -149,16 +141,14 @@ class LogReader:
         self._connection = sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True, isolation_level=None)
 
     def close(self) -> None:
-        """Let go of the file."""
         self.reader.close()
         self._connection.close()
 
     def last(self) -> int:
-        """The number of the latest event."""
         return int(self._connection.execute("SELECT max(seq) FROM events").fetchone()[0] or 0)
 
     def after(self, seq: int) -> tuple[list[LogRow], int]:
-        """What matters of the events after one, and the last of them that was looked at."""
+        """The rows after an event that matter, and the last event that was read."""
         with closing(self._connection.cursor()) as cursor:
             newest = cursor.execute(
                 "SELECT max(seq) FROM (SELECT seq FROM events WHERE seq > ? ORDER BY seq LIMIT ?)", (seq, _AT_ONCE)
@@ -172,7 +162,7 @@ class LogReader:
             return [LogRow(*row) for row in found], int(newest)
 
     def cancelled_by(self, job: str) -> str:
-        """Who cancelled a job; empty if nobody did, and it follows from something else."""
+        """Who cancelled a job; empty if it follows from something else."""
         found = self._connection.execute(
             "SELECT data FROM events WHERE job = ? AND kind IN ('Cancelled', 'Recalled') ORDER BY seq DESC", (job,)
         )
@@ -181,7 +171,7 @@ class LogReader:
 
 
 def triggers(log: LogReader, rows: Iterable[LogRow]) -> Iterator[Trigger]:
-    """What these events come to; an array, however many of its tasks are among them, is looked at once."""
+    """The triggers in these events; an array is looked at once, however many tasks are among them."""
     begun: dict[str, tuple[float, JobView]] = {}
     ended: dict[str, float] = {}
     for row in rows:
@@ -208,7 +198,7 @@ def triggers(log: LogReader, rows: Iterable[LogRow]) -> Iterator[Trigger]:
 
 
 def end_of(view: JobView, by: str) -> str:
-    """What the end of a job is to whoever wants to be told; empty if it is no news."""
+    """The end of a job as an event to notify of; empty if it is none."""
     if view.kind == "lease" and view.state != "timeout":
         return ""
     if view.state == "cancelled" and by == view.user:
@@ -231,13 +221,13 @@ def _end_of_array(log: LogReader, array: str, at: float) -> Iterator[Trigger]:
         event = TIMEOUT
     elif states == {"succeeded"}:
         event = FINISH
-    else:  # whoever cancelled the rest knows
+    else:  # the user who cancelled the rest knows
         return
     yield Trigger(array, event, at, views[0], views, by=next(filter(None, others), ""), each=False)
 
 
 def long_waits(views: Iterable[JobView], now: float, least: float) -> Iterator[Trigger]:
-    """Jobs that have waited for so many seconds since they were submitted, or since the time they were to begin."""
+    """Jobs that have waited for `least` seconds since their submission or begin time."""
     arrays: dict[str, JobView] = {}
     started: set[str] = set()
     for view in views:
@@ -265,30 +255,22 @@ _ORDER = ("failed", "oom", "timeout", "interrupted", "cancelled", "running", "qu
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where it is known from."""
-
     database: Path
     host: str
-    open: Callable[[], list[JobView]]
-    """Jobs that are not over."""
-    why: Callable[[JobView], str]
-    """Why a job waits, or what is to be said of its end."""
+    open: Callable[[], list[JobView]]  # jobs that are not over
+    why: Callable[[JobView], str]  # why a job waits, or what is to be said of its end
     output: Callable[[str, int, int, int], tuple[int, bytes]]
     """A job's output: its attempt, an offset (from the end, if below 0), and how many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is to be told of a happening."""
-
-    facts: dict[str, str]
-    """For templates: texts."""
-    fields: dict[str, Any]
-    """For programs: numbers where there are some."""
+    facts: dict[str, str]  # for templates: texts
+    fields: dict[str, Any]  # for programs: numbers where there are some
 
 
 def message_of(happening: Trigger, sources: Sources) -> Message:
-    """All that may be said of it; to the job's owner only, since its output is among it."""
+    """The message; for the job's owner only, since it holds its output."""
     view = _decisive_job(happening)
     array = happening.tasks
     started, ended = view.started, view.ended
@@ -320,7 +302,7 @@ def message_of(happening: Trigger, sources: Sources) -> Message:
 
 
 def _decisive_job(happening: Trigger) -> JobView:
-    """Whose state, exit code and output tell most; of an array the first task that did not succeed."""
+    """The job whose state, exit code and output tell most; of an array the first task that did not succeed."""
     if not happening.tasks:
         return happening.view
     return min(happening.tasks, key=lambda task: (_ORDER.index(task.state) if task.state in _ORDER else 0, task.number))
@@ -333,7 +315,7 @@ def _wait(happening: Trigger, started: float | None) -> float:
 
 
 def _summary(happening: Trigger, view: JobView, ran: float | None, wait: float) -> str:
-    """What happened, as the end of a sentence that begins with the job."""
+    """The event, as the end of a sentence that begins with the job."""
     after = "" if ran is None else f" after {format_duration(round(ran, 1))}"
     if happening.event == START:
         gpus = ",".join(map(str, view.gpus))
@@ -373,7 +355,7 @@ def _reason(happening: Trigger, view: JobView, sources: Sources) -> str:
 
 
 def _resized(view: JobView) -> str:
-    """What of a job that succeeded in the end is to be known before it is submitted again."""
+    """What the user should know before the next submission of a job that succeeded in the end."""
     times, size = view.work["ooms"], view.work.get("gpu_memory")
     given = "GPUs for itself" if view.work.get("alone") or not size else f"{format_size(size)} of a GPU"
     asked = view.work.get("asked_memory")
@@ -391,7 +373,7 @@ def _printable(text: str) -> str:
 
 
 def _output(view: JobView, sources: Sources) -> str:
-    """The last lines of its output; of one that went to a file of its own, where that is."""
+    """The last lines of its output; the path, if it went to a file of its own."""
     if view.work.get("output"):
         return f"(in {view.work['output']})"
     if not view.attempt or view.kind == "lease":

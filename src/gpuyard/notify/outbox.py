@@ -16,10 +16,8 @@ from gpuyard.errors import UserError, suggest
 from gpuyard.notify.subscriptions import DEFAULT_EVENTS, LONG_WAIT_SECONDS, REMOVED, mask
 
 VERSION = 1
-MOST_SUBSCRIPTIONS = 50
-"""Of one user."""
-MOST_WAITING = 1000
-"""Deliveries of one user that may wait to be sent; what comes then is dropped, and that is told."""
+MOST_SUBSCRIPTIONS = 50  # of one user
+MOST_WAITING = 1000  # deliveries of one user that may wait to be sent; what comes then is dropped and reported
 _DAY = 86400.0
 _KEPT, _FAILURES_KEPT, _URLS_KEPT = 7 * _DAY, 30 * _DAY, 30 * _DAY
 WAITING, DELIVERED, GIVEN_UP = "waiting", "delivered", "given-up"
@@ -31,21 +29,16 @@ class NoSuchSubscription(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """That somebody wants to be told."""
-
     id: int
     user: str
     name: str
     url: str = field(repr=False)
     events: tuple[str, ...] = DEFAULT_EVENTS
-    long_wait: float = LONG_WAIT_SECONDS
-    """Seconds that are a long wait."""
-    title: str = ""
-    """A template of its own; empty: the usual one."""
+    long_wait: float = LONG_WAIT_SECONDS  # seconds that are a long wait
+    title: str = ""  # a template of its own; empty: the usual one
     body: str = ""
     created: float = 0.0
-    of_jobs: bool = False
-    """Given with a job, for jobs that name it."""
+    of_jobs: bool = False  # given with a job, for jobs that name it
 
     @property
     def target(self) -> str:
@@ -61,18 +54,15 @@ class Delivery:
     name: str
     target: str
     user: str
-    job: str
-    """Empty for a test."""
+    job: str  # empty for a test
     event: str
     at: float
     title: str
     body: str
-    fields: Mapping[str, Any]
-    """What happened, for programs."""
+    fields: Mapping[str, Any]  # what happened, for programs
     state: str = WAITING
     attempts: int = 0
-    next: float = 0.0
-    """When it is to be tried."""
+    next: float = 0.0  # when it is to be tried
     ended: float | None = None
     error: str = ""
     id: int = 0
@@ -98,14 +88,13 @@ class Outbox:
             self._connection.executescript(f"BEGIN;\n{script}\nPRAGMA user_version = {VERSION};\nCOMMIT;")
 
     def close(self) -> None:
-        """Let go of the file."""
         with self._lock:
             self._connection.close()
 
     # -- subscriptions ----------------------------------------------------------------------------
 
     def subscriptions(self, user: str | None = None) -> list[Subscription]:
-        """A user's, or everybody's, those that were given with jobs included."""
+        """A user's, or everybody's, with those that were given with jobs."""
         where, values = ("", ()) if user is None else ("WHERE user = ?", (user,))
         with self._lock:
             found = self._connection.execute(f"SELECT {_SUBSCRIPTION} FROM subscriptions {where} ORDER BY id", values)
@@ -121,7 +110,7 @@ class Outbox:
         return found
 
     def add(self, new: Subscription, now: float) -> Subscription:
-        """Keep a subscription; on disk when this returns."""
+        """Store a subscription; on disk when this returns."""
         mine = [one for one in self.subscriptions(new.user) if not one.of_jobs]
         if len(mine) >= MOST_SUBSCRIPTIONS and not new.of_jobs:
             raise UserError(f"you have {len(mine)} subscriptions, which is the most; remove one first")
@@ -137,7 +126,7 @@ class Outbox:
         return replace(new, id=int(made.lastrowid or 0), created=now)
 
     def of_jobs(self, user: str, url: str, now: float) -> Subscription | None:
-        """What a user gave with a job before, which is used once more."""
+        """The subscription that a user gave with an earlier job."""
         found = next((one for one in self.subscriptions(user) if one.of_jobs and one.url == url), None)
         if found is not None:
             with self._transaction() as connection:
@@ -145,7 +134,7 @@ class Outbox:
         return found
 
     def remove(self, user: str, which: str, now: float) -> Subscription:
-        """Forget a subscription; what it still waits for is not sent."""
+        """Remove a subscription and its waiting deliveries."""
         found = self.subscription(user, which)
         with self._transaction(durable=True) as connection:
             connection.execute("DELETE FROM subscriptions WHERE id = ?", (found.id,))
@@ -159,13 +148,13 @@ class Outbox:
     # -- the log ----------------------------------------------------------------------------------
 
     def cursor(self) -> int | None:
-        """The last event that was looked at; None if none ever was."""
+        """The last event that was read; None if none ever was."""
         with self._lock:
             found = self._connection.execute("SELECT seq FROM cursor").fetchone()
         return int(found[0]) if found else None
 
     def advance(self, seq: int | None, new: Sequence[Delivery]) -> int:
-        """Keep deliveries, and how far the log has been looked at; how many deliveries are new."""
+        """Store deliveries, and how far the log has been read; returns the number of new deliveries."""
         before = self._connection.total_changes
         with self._transaction() as connection:
             room = {user: MOST_WAITING - self._waiting(user) for user in {one.user for one in new}}
@@ -179,7 +168,7 @@ class Outbox:
         return added
 
     def told(self, job: str, event: str) -> set[int]:
-        """Subscriptions that this has been made known to, or is being."""
+        """Subscriptions that have a delivery of this."""
         with self._lock:
             found = self._connection.execute(
                 "SELECT subscription FROM deliveries WHERE job = ? AND event = ?", (job, event)
@@ -195,7 +184,7 @@ class Outbox:
     # -- deliveries -------------------------------------------------------------------------------
 
     def due(self, now: float, each: int) -> list[Delivery]:
-        """What is to be sent by now, so many to each place at most, the oldest first."""
+        """What is to be sent by now, up to `each` to each place, the oldest first."""
         first = (
             "SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY subscription ORDER BY next, id) AS place "
             "FROM deliveries WHERE state = 'waiting' AND next <= ?) WHERE place <= ?"
@@ -203,13 +192,12 @@ class Outbox:
         return self._deliveries(f"WHERE id IN ({first}) ORDER BY next, id", (now, each))
 
     def next_due(self) -> float | None:
-        """When something is to be sent next."""
         with self._lock:
             found = self._connection.execute("SELECT min(next) FROM deliveries WHERE state = 'waiting'").fetchone()
         return None if found[0] is None else float(found[0])
 
     def delivered(self, id: int, now: float) -> None:
-        """It was sent; its text is not kept."""
+        """Its text is not kept."""
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE deliveries SET state = ?, attempts = attempts + 1, ended = ?, error = '', body = '', "
@@ -228,7 +216,7 @@ class Outbox:
             )
 
     def postpone(self, subscription: int, until: float) -> None:
-        """What else is to go to the same place would fail as well: let it wait as long."""
+        """Let other deliveries to the same place wait as long: they would fail as well."""
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE deliveries SET next = ? WHERE subscription = ? AND state = ? AND next < ?",
@@ -238,7 +226,7 @@ class Outbox:
     def recent(
         self, user: str | None, jobs: Sequence[str] = (), *, failed: bool = False, limit: int = 100
     ) -> list[Delivery]:
-        """Deliveries of a user, or of everybody; of some jobs, or such that failed; the latest first."""
+        """Deliveries of a user, or of everybody; of some jobs, or failed ones; the latest first."""
         terms, values = ["1"], list[Any]()
         if user is not None:
             terms.append("user = ?")
@@ -251,7 +239,7 @@ class Outbox:
         return self._deliveries(f"WHERE {' AND '.join(terms)} ORDER BY id DESC LIMIT ?", (*values, limit))
 
     def prune(self, now: float, needed: set[int]) -> None:
-        """Forget what is old, and URLs given with jobs that no open job (`needed`) and no delivery has any more."""
+        """Remove what is old, and URLs given with jobs that no open job (`needed`) and no delivery has any more."""
         with self._transaction() as connection:
             connection.execute("DELETE FROM deliveries WHERE state = 'delivered' AND ended < ?", (now - _KEPT,))
             connection.execute("DELETE FROM deliveries WHERE ended < ?", (now - _FAILURES_KEPT,))
@@ -271,7 +259,7 @@ class Outbox:
 
     @contextmanager
     def _transaction(self, durable: bool = False) -> Iterator[sqlite3.Connection]:
-        """All of it, or nothing; what somebody is told of is on disk, the rest would be found again in the log."""
+        """A transaction; durable if a user relies on it, the rest would be found again in the log."""
         with self._lock:
             connection = self._connection
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")

@@ -23,8 +23,7 @@ from gpuyard.errors import GpuyardError
 from gpuyard.notify.outbox import Delivery
 from gpuyard.notify.subscriptions import MAIL, scrub
 
-SEND_TIMEOUT = 60.0
-"""Seconds that sending may take."""
+SEND_TIMEOUT = 60.0  # seconds that sending may take
 _PASSED = ("PYTHONPATH", "LANG", "LC_ALL", "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy",
            "no_proxy")  # fmt: skip
 
@@ -35,18 +34,18 @@ class Stopped(GpuyardError):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A delivery, and where it goes."""
+    """A delivery, and its address."""
 
     delivery: Delivery
     url: str
 
 
-ResultCallback = Callable[[OutgoingMessage, str], None]
-"""Told of a parcel why it could not be sent, or nothing."""
+ResultCallback = Callable[
+    [OutgoingMessage, str], None
+]  # called with a message and why it could not be sent, or nothing
 
 
 def uses_mail_server(url: str) -> bool:
-    """Whether it goes through the daemon's own mail server."""
     return url.startswith(f"{MAIL}://")
 
 
@@ -60,7 +59,6 @@ class MessageSender:
         self._stopped = False
 
     def stop(self) -> None:
-        """End all that run."""
         with self._lock:
             self._stopped = True
             running = list(self._running)
@@ -88,7 +86,7 @@ class MessageSender:
             note(some[0], problem)
 
     def _tell(self, said: Mapping[str, Any], left: dict[str, list[OutgoingMessage]], note: ResultCallback) -> None:
-        """Pass an answer on, and keep in mind what is still to come."""
+        """Pass an answer on, and note what is still to come."""
         found = [(url, some[0]) for url, some in left.items() if some[0].delivery.id == said.get("id")]
         for url, parcel in found:
             error = scrub(str(said["error"]), self._whole(url))
@@ -108,7 +106,7 @@ class MessageSender:
         return scrub(str(said["error"]), self._whole(url)) if said else _no_answer(began)
 
     def _whole(self, url: str) -> str:
-        """The URL as apprise knows it: of a bare address, through the server that is set."""
+        """The URL for apprise: a bare address goes through the mail server of the settings."""
         if not uses_mail_server(url):
             return url
         to = quote(url.partition("://")[2], safe="@")
@@ -122,7 +120,7 @@ class MessageSender:
         }  # fmt: skip
 
     def _account(self, user: str, mailed: bool) -> Account | None:
-        """Who sends: the user, but never root; None if that is who we are."""
+        """The sending account: the user, but never root; None if that is our own."""
         if mailed and not self._mail:
             raise LaunchRefused("this daemon has no mail server any more (setting mail)")
         if not self._shared:
@@ -131,7 +129,7 @@ class MessageSender:
         return found or Account(NOBODY, NOBODY)
 
     def _run(self, account: Account | None, wanted: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """What a process that sends answers, as it comes; until its end, or until it is ended."""
+        """The answers of a sending process as they come; until its end, or until it is ended."""
         words = [] if account is None else [str(account.uid), str(account.gid), ",".join(map(str, account.groups))]
         process = self._start(words, _environment(account))
         assert process.stdin is not None

@@ -51,14 +51,13 @@ _IDLE = 30.0
 _AFTER_TROUBLE = 5.0
 _LAG = 1000  # events without news that are looked at again after a crash
 _PRUNE = 6 * 3600.0
-_OLD = 86400.0
-"""Seconds after which an event is no news any more, and a delivery is given up."""
+_OLD = 86400.0  # seconds after which an event is no news any more, and a delivery is given up
 _AT_ONCE, _OF_A_USER, _PARCELS = 4, 2, 20
 """Processes that send at the same time, of one user, and what each takes along."""
 
 
 class Dispatcher:
-    """Reads the log, writes what is to be sent, and hands it over."""
+    """Reads the log, writes deliveries, and has them sent."""
 
     def __init__(self, sources: Sources, outbox: Outbox, courier: MessageSender, delays: Sequence[float]) -> None:
         self._sources, self._outbox, self._courier, self._delays = sources, outbox, courier, delays
@@ -66,32 +65,27 @@ class Dispatcher:
         self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
         self._senders = ThreadPoolExecutor(_AT_ONCE, "notices-send")
         self._lock = threading.Lock()
-        self._busy: set[int] = set()
-        """Subscriptions that something is being sent for."""
-        self._under_way: list[str] = []
-        """A user for each process that sends."""
+        self._busy: set[int] = set()  # subscriptions that something is being sent for
+        self._under_way: list[str] = []  # a user for each process that sends
         self._wanted = True
         self._seq: int | None = None
-        self._kept = 0
-        """How far the log has been looked at, by what is written down."""
+        self._kept = 0  # how far the log has been looked at, by what is written down
         self._waits_at = self._prune_at = 0.0
 
     def start(self) -> None:
-        """Begin; this returns at once."""
         self._thread.start()
 
     def committed(self, records: object) -> None:
-        """The yard has written something. Called by its thread, so it must be quick."""
+        """Called by the loop's thread, so it must be quick."""
         if self._wanted:
             self._bell.set()
 
     def ring(self) -> None:
-        """Somebody wants something else from now on."""
         self._wanted, self._waits_at = True, 0.0
         self._bell.set()
 
     def stop(self, patience: float = 2.0) -> None:
-        """End; what is being sent may take a little longer, and is sent again by the next life if it does."""
+        """Stop; what is being sent may take a little longer, and is sent again by the next daemon if it does."""
         self._over.set()
         self._bell.set()
         end = time.monotonic() + patience
@@ -113,11 +107,11 @@ class Dispatcher:
                 self._bell.clear()
                 try:
                     self._turn(reading, time.time())
-                except Exception as error:  # nobody else would do its work
+                except Exception as error:  # the thread must go on
                     log.warning("notifications have to wait: %s: %s", type(error).__name__, error)
                     self._over.wait(_AFTER_TROUBLE)
                 self._over.wait(_PAUSE)
-                self._bell.wait(self._patience())
+                self._bell.wait(self._timeout())
             if self._seq is not None:
                 self._keep(self._seq, [])
         finally:
@@ -133,8 +127,8 @@ class Dispatcher:
             self._prune_at = now + _PRUNE
             self._outbox.prune(now, set(self._needed()))
 
-    def _patience(self) -> float:
-        """Seconds until something is due by itself; where something is being sent, its end rings."""
+    def _timeout(self) -> float:
+        """Seconds until something is due by itself; the end of a sending process rings."""
         now = time.time()
         due = [now + (1.0 if self._busy else _IDLE)]
         if self._wanted:
@@ -143,10 +137,10 @@ class Dispatcher:
             due.append(waiting)
         return max(min(due) - now, 0.0)
 
-    # -- what is to be told -----------------------------------------------------------------------
+    # -- what to send --------------------------------------------------------------------
 
     def _look(self, reading: LogReader, subscriptions: Sequence[Subscription], now: float) -> None:
-        """See what is new in the log; where nobody wants to know, only how far it is."""
+        """Read what is new in the log; without subscriptions, only how far it is."""
         last = reading.last()
         if self._seq is None:
             kept = self._outbox.cursor()
@@ -169,7 +163,7 @@ class Dispatcher:
         self._kept = seq
 
     def _look_for_waits(self, subscriptions: Sequence[Subscription], now: float) -> None:
-        """See who has waited for long; once for each job."""
+        """Find jobs that have waited for long; once for each job."""
         if now < self._waits_at:
             return
         views = self._sources.open() if subscriptions else []
@@ -183,16 +177,16 @@ class Dispatcher:
                 self._outbox.advance(None, new)
 
     def _deliveries(self, happening: Trigger, subscriptions: Sequence[Subscription]) -> list[Delivery]:
-        """What is to be sent for a happening, to everybody who wants to be told of it."""
+        """The deliveries of a trigger to everybody who subscribed to it."""
         found = list(recipients(happening, subscriptions))
-        if found and happening.event in (START, LONG_WAIT):  # which may come again, and are told once
+        if found and happening.event in (START, LONG_WAIT):  # which may come again, and are sent once
             told = self._outbox.told(happening.id, happening.event)
             found = [one for one in found if one.id not in told]
         if not found:
             return []
         try:
             story = message_of(happening, self._sources)
-        except Exception:  # a job that cannot be told of must not keep others from it
+        except Exception:  # one bad message must not block the others
             log.exception("job %s cannot be told of", happening.id)
             return []
         return [
@@ -204,7 +198,7 @@ class Dispatcher:
         ]  # fmt: skip
 
     def _needed(self) -> Iterator[int]:
-        """URLs that were given with jobs which are not over."""
+        """URLs given with jobs that are not over."""
         for view in self._sources.open():
             for ref in view.work.get("notify") or ():
                 if ref.startswith("#"):
@@ -213,7 +207,7 @@ class Dispatcher:
     # -- sending ----------------------------------------------------------------------------------
 
     def _hand_over(self, now: float, subscriptions: Mapping[int, Subscription]) -> None:
-        """Let what is due be sent, as far as there is room."""
+        """Have due deliveries sent, as far as there is room."""
         parcels: dict[tuple[str, bool], list[OutgoingMessage]] = {}
         with self._lock:  # before it is read what is due: who is freed after that may have been sent by then
             busy = set(self._busy)
@@ -249,7 +243,7 @@ class Dispatcher:
             self._courier.send(user, parcels, note)
         except Stopped:  # the next life sends it
             return
-        except Exception as error:  # or its parcels would wait for ever, and nobody would know
+        except Exception as error:  # or its messages would wait for ever, unnoticed
             log.warning("notifications of %s cannot be sent now: %s", user, type(error).__name__)
             for parcel in parcels:
                 if parcel.delivery.subscription in left:
@@ -260,13 +254,12 @@ class Dispatcher:
             self._free(left)
 
     def _free(self, subscriptions: Iterable[int]) -> None:
-        """Nothing is being sent for these any more."""
         with self._lock:
             self._busy.difference_update(subscriptions)
         self._bell.set()
 
     def _note(self, one: Delivery, error: str, now: float) -> None:
-        """Write down how it went; what else is to go there waits as long as what failed."""
+        """Store the result; other deliveries to a failed place wait as long as this one."""
         if not error:
             self._outbox.delivered(one.id, now)
             return
@@ -278,13 +271,13 @@ class Dispatcher:
         log.warning("a notification of job %s (%s) to %s failed: %s; %s", one.job, one.event, one.target, error, then)
 
     def _again(self, one: Delivery, now: float) -> float | None:
-        """When to try once more; None if that has been going on for a day."""
+        """When to try again; None if that has been going on for a day."""
         delay = self._delays[min(one.attempts, len(self._delays) - 1)]
         return None if now + delay > one.at + _OLD else now + delay
 
 
 def recipients(happening: Trigger, subscriptions: Sequence[Subscription]) -> Iterator[Subscription]:
-    """Who is to be told: those of the job's owner that the job names, or all but those given with other jobs."""
+    """The subscriptions of the job's owner that the job names, or all but those given with other jobs."""
     view = happening.view
     work: Mapping[str, Any] = view.work
     refs, events = tuple(work.get("notify") or ()), tuple(work.get("notify_on") or ())
@@ -304,7 +297,7 @@ def recipients(happening: Trigger, subscriptions: Sequence[Subscription]) -> Ite
 
 
 def is_named(one: Subscription, refs: Sequence[str]) -> bool:
-    """Whether a job that names these wants this one; who names none wants all but those given with jobs."""
+    """Whether a job that names these wants this one; a job without names wants all but those given with jobs."""
     if one.of_jobs:
         return f"#{one.id}" in refs
     return not refs or ALL in refs or one.name in refs
@@ -318,23 +311,21 @@ _MOST_REFS = 10
 
 
 class NotificationService:
-    """Where people say what they want to be told of, and ask what became of it."""
+    """Subscriptions of users, and what became of their deliveries."""
 
     def __init__(self, settings: Settings, sources: Sources) -> None:
         self.outbox = Outbox(settings.data_dir / "notices.db")
-        self.mail = bool(settings.mail)
-        """Whether an address is enough."""
+        self.mail = bool(settings.mail)  # whether an address is enough
         self._host = sources.host
         self._courier = MessageSender(settings)
         self._asked = ThreadPoolExecutor(2, "notices-asked")
         self.clerk = Dispatcher(sources, self.outbox, self._courier, retry_delays(settings.notify_retry))
 
     def start(self) -> None:
-        """Begin; this returns at once."""
         self.clerk.start()
 
     def stop(self) -> None:
-        """End, within a few seconds whatever hangs."""
+        """Stop, within a few seconds whatever hangs."""
         self.clerk.stop()
         self._asked.shutdown(wait=True, cancel_futures=True)
         self.outbox.close()
@@ -350,7 +341,7 @@ class NotificationService:
         title: str = "",
         body: str = "",
     ) -> Future[Subscription]:
-        """Let a user be told; refused at once, or once apprise has looked at the URL."""
+        """Add a subscription; refused at once, or once apprise has checked the URL."""
         kept = check_url(url, mail=self.mail)
         wanted = DEFAULT_EVENTS if events is None else check_events(events)
         new = Subscription(0, user, check_name(name) if name else "", kept, wanted)
@@ -368,11 +359,10 @@ class NotificationService:
         return self._asked.submit(add)
 
     def unsubscribe(self, user: str, which: str) -> Subscription:
-        """Tell a user no more."""
         return self.outbox.remove(user, which, time.time())
 
     def test(self, user: str, which: str) -> Future[Delivery]:
-        """Send something now, and tell how that went."""
+        """Send a test message now, and tell how that went."""
         found = self.outbox.subscription(user, which)
         return self._asked.submit(self._test, found)
 
@@ -393,7 +383,7 @@ class NotificationService:
         return done
 
     def refs(self, user: str, given: Sequence[str]) -> Future[tuple[str, ...]]:
-        """What a job keeps of where its news are to go: names, and numbers in place of URLs."""
+        """What a job stores of its subscriptions: names, and numbers in place of URLs."""
         if len(given) > _MOST_REFS:
             raise UserError(f"a job can be told of at {_MOST_REFS} places at most")
         if NONE in given and len(given) > 1:
@@ -430,7 +420,7 @@ class NotificationService:
             )
 
     def _free_name(self, user: str, url: str) -> str:
-        """A name for a subscription that was given none: its scheme, with a number if need be."""
+        """A name for a subscription without one: its scheme, with a number if need be."""
         scheme = url.partition("://")[0]
         taken = {one.name for one in self.outbox.subscriptions(user)}
         return next(name for n in range(1, 1000) if (name := scheme if n == 1 else f"{scheme}-{n}") not in taken)

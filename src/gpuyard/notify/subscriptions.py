@@ -10,21 +10,17 @@ from gpuyard.errors import UserError, suggest
 
 START, FINISH, FAILURE, TIMEOUT, LONG_WAIT = EVENTS = ("start", "finish", "failure", "timeout", "long-wait")
 DEFAULT_EVENTS = (FINISH, FAILURE, TIMEOUT)
-TASKS = "tasks"
-"""Not an event: tell of each task of an array by itself, not once of all."""
+TASKS = "tasks"  # not an event: tell of each task of an array by itself, not once of all
 TEST = "test"
 ALL, NONE = "all", "none"
-REMOVED = "its subscription was removed"
-"""Why something was never sent that nobody waits for."""
+REMOVED = "its subscription was removed"  # why a delivery was dropped
 OF_STATE = {
     "succeeded": FINISH, "failed": FAILURE, "interrupted": FAILURE, "oom": FAILURE, "cancelled": FAILURE,
     "timeout": TIMEOUT,
 }  # fmt: skip
-"""What the end of a job is to those who want to be told; a cancelled job is only so if somebody else did that."""
-LONG_WAIT_SECONDS = 3600.0
-"""Seconds that are a long wait, if nobody says otherwise."""
-MOST_DESTINATIONS = 8
-"""Different places that one process sends to."""
+"""The event of each final state; a cancellation counts only if another user did it."""
+LONG_WAIT_SECONDS = 3600.0  # seconds that are a long wait, by default
+MOST_DESTINATIONS = 8  # different places that one process sends to
 _NAME = re.compile(r"(?!\d+$)[\w.+-]{1,60}")
 
 
@@ -44,7 +40,7 @@ def check_events(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_name(name: str) -> str:
-    """A name for a subscription that cannot be taken for anything else."""
+    """A name for a subscription that cannot be mistaken for anything else."""
     if name in (ALL, NONE) or not _NAME.fullmatch(name):
         raise UserError(
             f"'{name}' cannot be the name of a subscription; take letters, digits, dots and dashes, and not only "
@@ -54,9 +50,8 @@ def check_name(name: str) -> str:
 
 
 LOCAL = frozenset(("dbus", "kde", "qt", "glib", "gio", "gnome", "macosx", "windows", "syslog", "blink1", "file"))
-"""What stays on this machine, on somebody's desktop or in its log: a daemon has no business there."""
-MAIL = "mail"
-"""The scheme of a bare address, for which the setting `mail` names the server."""
+"""Schemes that stay on this machine, on a desktop or in its log: not for a daemon."""
+MAIL = "mail"  # the scheme of a bare address, for which the setting `mail` names the server
 _HOSTED = frozenset(
     ("mailto", "mailtos", "json", "jsons", "xml", "xmls", "form", "forms", "gotify", "gotifys", "http", "https")
 )
@@ -65,17 +60,16 @@ _MAIL = ("mailto", "mailtos")
 _MOST = 4000
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+-]*)://\S")
 _ADDRESS = re.compile(r"[\w.!#$%&'*+/=^`{|}~-]+@(?:[A-Za-z0-9-]+\.)*[A-Za-z0-9-]+")
-_SHORT = 3
-"""Texts of a URL that are shorter can be found anywhere, and are no secrets."""
+_SHORT = 3  # texts of a URL that are shorter can be found anywhere, and are no secrets
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is where to send something, and not the name of a subscription."""
+    """Whether a text is a URL, and not the name of a subscription."""
     return "@" in text or ":" in text
 
 
 def check_url(text: str, *, mail: bool) -> str:
-    """A URL as it is kept, or why it cannot be one; `mail` tells whether a bare address is enough."""
+    """A URL as stored; else raises. `mail` tells whether a bare address is enough."""
     text = text.strip()
     address = text.removeprefix("mailto:")
     if _ADDRESS.fullmatch(address):
@@ -117,7 +111,7 @@ def mask(url: str) -> str:
 
 
 def scrub(text: str, url: str) -> str:
-    """A text without anything of a URL that may be a secret."""
+    """A text without any part of a URL that may be a secret."""
     scheme, _, rest = url.partition("://")
     if scheme == MAIL:
         return text

@@ -11,30 +11,23 @@ from gpuyard.core.model import Request
 from gpuyard.spec.work import Work
 from gpuyard.units import format_size
 
-TAIL = 2**16
-"""Bytes of the end of a log that are looked at."""
-FULL = 0.97
-"""The part of a GPU's memory that is in use when there is none left, near enough."""
+TAIL = 2**16  # bytes of the end of a log that are looked at
+FULL = 0.97  # the part of a GPU's memory that is in use when there is none left, near enough
 
-_LOUD, _QUIET = 40, 10
-"""Lines of other output that may follow an exception, and words within a line."""
-_SAID = 200
-"""Characters of a line that are worth repeating."""
+_LOUD, _QUIET = 40, 10  # lines of other output that may follow an exception, and words within a line
+_SAID = 200  # characters of a line that are worth repeating
 _LONG = 2000
-"""Lines, and characters of a line, that are looked at: nobody who prints long ones is to keep a daemon busy."""
+"""Lines, and characters of a line, that are read: long output must not keep the daemon busy."""
 _ANY = re.compile(r"memory|oom\b|alloc|exhausted|_STATUS_", re.IGNORECASE)
 """Without any of these there is nothing to look for."""
 
 
 class Death(NamedTuple):
-    """That a job ran out of GPU memory, as far as its own words tell."""
+    """A job ran out of GPU memory, with the bytes that its output tells."""
 
-    said: str
-    """The line that says so."""
-    wanted: float = 0.0
-    """Bytes that it tried to get when there were none; 0 if it does not say."""
-    held: float = 0.0
-    """Bytes that it had by then; 0 if it does not say."""
+    said: str  # the line that says so
+    wanted: float = 0.0  # bytes that it tried to get when there were none; 0 if it does not say
+    held: float = 0.0  # bytes that it had by then; 0 if it does not say
 
 
 _GPU = re.compile(
@@ -52,12 +45,12 @@ _GPU = re.compile(
     r"|failed to allocate .{0,60}(?:from|on) device|ggml_\w{0,60}cuda.{0,200}out of memory"
     r"|NCCL.{0,200}(?:out of memory|Failed to CUDA malloc)"
 )
-"""What only somebody without GPU memory says."""
+"""What only a lack of GPU memory causes."""
 _PERHAPS = re.compile(
     r"C(?:UBLAS|UDNN|USOLVER|USPARSE)_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)|cuDNN failed to initialize"
     r"|[Uu]nable to find (?:a valid cuDNN algorithm|an engine to execute)|Failed to get convolution algorithm"
 )
-"""What also others say; somebody without GPU memory if the GPU was full."""
+"""What has several causes; a lack of GPU memory if the GPU was full."""
 _NOT_GPU = re.compile(
     r"device:CPU|allocator (?:cpu|mklcpu|cuda_host)|cuda_host_bfc|DefaultCPUAllocator|No space left on device"
 )
@@ -83,8 +76,7 @@ _SILENT = re.compile(
 """Lines that are not counted: parts of a traceback, rules, and what launchers say at the end."""
 
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_MUCH = 2.0**50
-"""Bytes that nobody means: a number that is no amount."""
+_MUCH = 2.0**50  # bytes: a larger number is no amount
 _AMOUNT = r"([\d,]+(?:\.\d+)?)\s*([KMGTkmgt]?)(?:i?B|bytes)?\b"
 _WANTED = re.compile(rf"(?:ried to allocate|rying to allocate|to allocate|ailed to allocate|allocating)\s+{_AMOUNT}")
 _HELD = re.compile(
@@ -117,14 +109,14 @@ def recognise(log: bytes, *, full: bool = False, wordless: bool = False) -> Deat
 
 
 def _lines(text: str) -> list[str]:
-    """The text in lines, without what is there for terminals and launchers."""
+    """The text in lines, without control sequences and launchers' prefixes."""
     last = text.replace("\r\n", "\n").split("\n")[-_LONG:]
     found = (line.rpartition("\r")[2][:_LONG] for line in last)
     return [_PREFIX.sub("", line) for line in found]
 
 
 def _verdict(line: str, full: bool) -> bool | None:
-    """Whether a line tells of a lack of GPU memory (True), of another error (False), or of nothing of the kind."""
+    """Whether a line tells of a lack of GPU memory (True), of another error (False), or of neither (None)."""
     if _NOT_GPU.search(line):
         return False
     if _GPU.search(line) or (full and _PERHAPS.search(line)):
@@ -145,7 +137,7 @@ def _follows(lines: list[str], index: int) -> bool:
 
 
 def _death(lines: list[str], index: int) -> Death:
-    """What is said where a job ran out of memory; libraries tell more in the lines before and after."""
+    """The amounts in the message; libraries tell more in the lines before and after."""
     line = lines[index]
     wanted = held = 0.0
     for near in (line, *lines[index + 1 : index + 3], *reversed(lines[max(0, index - 8) : index])):
@@ -164,17 +156,15 @@ def _amount(pattern: re.Pattern[str], line: str) -> float:
 
 
 def _tensor(line: str) -> float:
-    """The bytes of a tensor that TensorFlow tells of."""
+    """The bytes of a tensor in TensorFlow's message."""
     if (found := _TENSOR.search(line)) is None:
         return 0.0
     size = math.prod(float(n[:20]) for n in found[1].split(",") if n) * _TYPES.get(found[2] or "float", 4)
     return size if size < _MUCH else 0.0
 
 
-TOLERANCE = 64 * 2.0**20
-"""Bytes beyond its share that nobody is blamed for."""
-BLAMELESS = 5
-"""How often a job that kept to its share is run again without that being counted."""
+TOLERANCE = 64 * 2.0**20  # bytes beyond its share that are tolerated
+BLAMELESS = 5  # how often a job that kept to its share is run again without that being counted
 _STEP = 64 * 2**20
 _MORE, _GROWTH = 1.25, 1.5
 
@@ -182,27 +172,22 @@ _MORE, _GROWTH = 1.25, 1.5
 class Shortage(NamedTuple):
     """What is known of an attempt that ran out of GPU memory."""
 
-    needed: float
-    """Bytes on one GPU that it had or tried to get; 0 where nobody knows."""
-    full: bool
-    """Whether the GPU had none left; else something else limited it, such as a cap."""
-    died_on: float
-    """Bytes of the smallest of its GPUs."""
-    stopped: bool = False
-    """Whether it was stopped for exceeding its share, before the GPU had none left."""
+    needed: float  # bytes on one GPU that it had or tried to get; 0 if unknown
+    full: bool  # whether the GPU had none left; else something else limited it, such as a cap
+    died_on: float  # bytes of the smallest of its GPUs
+    stopped: bool = False  # whether it was stopped for exceeding its share, before the GPU had none left
 
 
 class Share(NamedTuple):
     """What a job gets next."""
 
-    memory: float
-    """Bytes on each GPU; of one that is alone there, how large the GPUs must be (0: any)."""
+    memory: float  # bytes on each GPU; of one that is alone there, how large the GPUs must be (0: any)
     alone: bool
     counted: bool = True
 
 
 def next_share(shortage: Shortage, request: Request, work: Work, sizes: Sequence[float], buffer: float) -> Share | None:
-    """What to try next, on GPUs of these sizes, of which as many bytes are kept free; None if nothing is left."""
+    """What to try next, on GPUs of these sizes with `buffer` bytes kept free; None if nothing is left."""
     largest = sorted(sizes, reverse=True)[request.gpus - 1]  # a job on several GPUs needs as many
     if request.whole:
         if not is_sharing(request, work) or work.ooms >= work.oom_retries or largest <= shortage.died_on:
@@ -230,13 +215,12 @@ def is_blameless(shortage: Shortage, request: Request) -> bool:
 
 
 def _alone(size: float, sizes: Sequence[float], largest: float) -> Share:
-    """GPUs for itself: such that are large enough if there are any, else the largest."""
+    """Whole GPUs: large enough ones if there are any, else the largest."""
     too_small = [one for one in sizes if one < min(size, largest)]
     return Share(max(too_small, default=-1.0) + 1.0, alone=True)
 
 
-def told(shortage: Shortage, request: Request) -> str:
-    """What happened, with numbers."""
+def shortage_text(shortage: Shortage, request: Request) -> str:
     verb = "used" if shortage.stopped else "wanted"  # who ran out did not get all of it
     used = f"{verb} {format_size(shortage.needed)}" if shortage.needed else ""
     if request.whole:
@@ -249,8 +233,7 @@ def told(shortage: Shortage, request: Request) -> str:
     return f"ran out of GPU memory: {used + ', ' if used else ''}{promised}"
 
 
-def told_of_retry(share: Share, work: Work) -> str:
-    """What is done about it."""
+def retry_text(share: Share, work: Work) -> str:
     if not share.counted:
         return "retried as it was"
     count = f"({work.ooms + 1} of {work.oom_retries})"
@@ -260,8 +243,8 @@ def told_of_retry(share: Share, work: Work) -> str:
     return f"retried with {format_size(share.memory)} {count}"
 
 
-def told_of_end(request: Request, work: Work) -> str:
-    """Why nothing is left to try; empty where that goes without saying."""
+def end_text(request: Request, work: Work) -> str:
+    """Why nothing is left to try; empty where that is obvious."""
     if not is_sharing(request, work):
         return ""
     if work.oom_retries and work.ooms >= work.oom_retries:

@@ -66,29 +66,25 @@ _TEMPORARY = re.compile(r"(?:/var)?/tmp/|/dev/shm/|/run/user/\d+/")
 
 
 class Signature(NamedTuple):
-    """What a job is known by."""
+    """What similar jobs have in common."""
 
     exact: str
-    likeness: str
-    """The same for any content of its script: by this an earlier version is found."""
+    likeness: str  # the same for any content of its script: by this an earlier version is found
 
 
 class _Word(NamedTuple):
     """A part of a command: an option with its value, or any other word."""
 
-    name: str
-    """As it was written, without the value; empty if it is no option."""
+    name: str  # as it was written, without the value; empty if it is no option
     value: str | None
-    at: int
-    """Where it begins."""
-    size: int
-    """How many words it takes."""
+    at: int  # where it begins
+    size: int  # how many words it takes
 
 
 def sign(
     command: Sequence[str], *, directory: str, content: str, user: str, tags: Iterable[str] = (), gpus: int = 1
 ) -> Signature:
-    """The signature of a job, where `content` is a hash of its script; empty if that is not known."""
+    """The signature of a job, where `content` is a hash of its script; empty if that is unknown."""
     command = without_shell(command)
     words = shown(command)
     place = os.path.normpath(os.path.join(directory, os.path.dirname(script_of(command) or "")))
@@ -97,7 +93,7 @@ def sign(
 
 
 def shown(command: Sequence[str]) -> list[str]:
-    """A command without what belongs to one run only; `#` stands for how many epochs there are."""
+    """A command without what belongs to one run only; `#` stands for the number of epochs."""
     command = without_shell(command)
     code = _code_at(command)
     script = script_of(command)
@@ -119,13 +115,13 @@ def shown(command: Sequence[str]) -> list[str]:
 
 
 def is_own(name: str) -> bool:
-    """Whether an option of this name (`run-id`) is a matter of one run, or only of what is learnt."""
+    """Whether an option of this name (`run-id`) belongs to one run only, or to what is learnt."""
     first, _, last = name.rpartition("-")
     return name in _OWN or name in _TUNED or last == "seed" or (first in _PLACES and last in _KINDS)
 
 
 def epochs_of(command: Sequence[str]) -> float:
-    """How many epochs, or else steps, a command asks for; 0 if it does not say."""
+    """The epochs, or else steps, that a command asks for; 0 if it does not say."""
     found: dict[bool, float] = {}
     command = without_shell(command)
     for word in _words(command, 1, _code_at(command)):
@@ -136,7 +132,7 @@ def epochs_of(command: Sequence[str]) -> float:
 
 
 def script_of(command: Sequence[str]) -> str | None:
-    """The file that a command runs, as it is written there: what an interpreter is given, or else the program."""
+    """The file that a command runs, as written there: an interpreter's argument, or else the program."""
     command = without_shell(command)
     if not command:
         return None
@@ -152,7 +148,7 @@ def script_of(command: Sequence[str]) -> str | None:
 
 
 def overridden(command: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """A command with some of its arguments in place of those of the same name, or at its end."""
+    """A command with some of its arguments replaced, by name, or appended."""
     found = list(without_shell(command))
     for given in _words(["", *arguments], 1, 0):
         name = _plain_name(given.name)
@@ -189,14 +185,14 @@ def reads_text(command: Sequence[str]) -> bool:
 
 
 def _written(former: str, word: _Word, value: str | None) -> list[str]:
-    """An option with another value, in the way that it was written."""
+    """An option with another value, in the same notation."""
     if value is None:
         return [word.name]
     return [f"{word.name}={value}"] if word.size == 1 and "=" in former else [word.name, value]
 
 
 def _words(command: Sequence[str], begin: int, code: int) -> Iterator[_Word]:
-    """The parts of a command, up to where code stands in it."""
+    """The parts of a command, up to program text in it."""
     at, end = begin, code or len(command)
     while at < end:
         text = command[at]
@@ -216,7 +212,6 @@ def _may_be_value(text: str) -> bool:
 
 
 def _plain_name(name: str) -> str:
-    """`--run_id`, `+trainer.run_id`: `run-id`."""
     if name.startswith("hydra.") and name.endswith(".dir"):
         return "output-dir"
     return name.lstrip("-+").rpartition(".")[2].replace("_", "-").casefold()
@@ -232,7 +227,7 @@ def _is_wrapper(program: str) -> bool:
 
 
 def _first_argument(command: Sequence[str]) -> tuple[int, bool]:
-    """Where the script of an interpreter stands, and whether that is the name of a module; 0 if there is none."""
+    """Position of an interpreter's script, and whether it is the name of a module; 0 if there is none."""
     at = 1
     while at < len(command) and command[at].startswith("-"):
         if command[at] in ("-c", "-"):
@@ -244,7 +239,7 @@ def _first_argument(command: Sequence[str]) -> tuple[int, bool]:
 
 
 def _code_at(command: Sequence[str]) -> int:
-    """Where a program's text stands in a command (`python -c ...`), which is taken as it is; 0 if there is none."""
+    """Position of a program's text in a command (`python -c ...`); 0 if there is none."""
     if not command or not (_program(command[0]) == "python" or _program(command[0]) in _SHELLS):
         return 0
     for at, word in enumerate(command[1:], 1):
@@ -258,7 +253,7 @@ def _code_at(command: Sequence[str]) -> int:
 
 
 def _without_flags(words: list[str]) -> list[str]:
-    """What says how Python runs, and not what, goes."""
+    """Without options about how Python runs."""
     if not words or words[0] != "python":
         return words
     at = 1
@@ -268,7 +263,7 @@ def _without_flags(words: list[str]) -> list[str]:
 
 
 def _general(value: str) -> str:
-    """A value without times, random names and places that are not for long."""
+    """A value without times, random names and temporary paths."""
     for pattern in (_UUID, _WHEN, _EPOCH_TIME, _DIGEST):
         value = pattern.sub("*", value)
     if temporary := _TEMPORARY.match(value):

@@ -1,4 +1,4 @@
-"""What jobs will use and take, by what their like did: quantiles of the latest runs, a margin, the evidence told."""
+"""What jobs will use and take, by similar jobs: quantiles of the latest runs, a margin, and the evidence."""
 
 from __future__ import annotations
 
@@ -8,63 +8,49 @@ from typing import NamedTuple
 
 from gpuyard.units import format_duration
 
-LATEST = 50
-"""Runs that count: the last so many of a signature."""
-MEMORY, TIME = 0.95, 0.90
-"""Which quantiles are told."""
-_FEW = 5
-"""With fewer runs than that the margin is the one of the settings; with more, three fifths of it are enough."""
+LATEST = 50  # the latest runs of a signature that count
+MEMORY, TIME = 0.95, 0.90  # the quantiles of a prediction
+_FEW = 5  # with fewer runs than that the margin is the one of the settings; with more, three fifths of it are enough
 _USUAL = 0.6
 _MOST = 0.30
-_OTHER_VERSION = 0.10
-"""The least margin where only an earlier version of the script has run."""
-_LONG = 60.0
-"""Seconds after which a run counts as a whole one, however it ended."""
+_OTHER_VERSION = 0.10  # the least margin where only an earlier version of the script has run
+_LONG = 60.0  # seconds after which a run counts as a whole one, however it ended
 _SHORT = 2.0
 """Seconds below which a trial has not seen a job grow: until one has run as a whole, it gets a good part of a GPU."""
-_SETTLED = 0.25
-"""The part of a trial for which its peak must not have risen, if it is to tell how high that gets."""
+_SETTLED = 0.25  # the part of a trial for which its peak must not have risen, if it is to tell how high that gets
 _MIB = 2**20
 
 
 class Run(NamedTuple):
-    """What an attempt took."""
-
     at: float
     seconds: float
     outcome: str
-    peak: float
-    """Bytes on one GPU at most; 0: not known."""
+    peak: float  # bytes on one GPU at most; 0: not known
     epochs: float = 0.0
     predicted_peak: float = 0.0
     predicted_seconds: float = 0.0
-    trial: bool = False
-    """Whether it only tried a job out."""
-    settled: float | None = None
-    """Seconds for which its peak had not risen any more; None: not known."""
-    hopeless: bool = False
-    """Whether it ran out of memory although it had the largest GPU for itself."""
+    trial: bool = False  # whether it only tried a job out
+    settled: float | None = None  # seconds for which its peak had not risen any more; None: not known
+    hopeless: bool = False  # whether it ran out of memory although it had the largest GPU for itself
 
 
 class Prediction(NamedTuple):
-    """What is expected of a job: bytes on each GPU, margin included, and seconds; 0 where nothing is known."""
+    """What is expected of a job: bytes on each GPU, with margin, and seconds; 0 where nothing is known."""
 
     memory: float = 0.0
     seconds: float = 0.0
     evidence: str = ""
-    peak: float = 0.0
-    """Bytes without the margin, where runs of the very same script are the evidence."""
+    peak: float = 0.0  # bytes without the margin, where runs of the very same script are the evidence
 
 
 UNKNOWN = Prediction()
 
 
 class Errors(NamedTuple):
-    """How far predictions were from the truth, as parts of it; more than 0: too much was expected."""
+    """Relative errors of predictions; more than 0: too much was expected."""
 
     number: int
-    median: float
-    """Of how far, either way."""
+    median: float  # of how far, either way
     worst: float
     bias: float
 
@@ -102,14 +88,14 @@ def _is_whole(run: Run, runs: Sequence[Run]) -> bool:
 
 
 def margin_of(peaks: Sequence[float], few: float) -> float:
-    """How much more than the quantile to expect: as much as the runs, one after another, would have proved it wrong."""
+    """The margin above the quantile: as much as the runs, one after another, would have exceeded it."""
     least = few if len(peaks) < _FEW else _USUAL * few
     wrong = [peak / quantile(peaks[:n], MEMORY) - 1 for n, peak in enumerate(peaks) if n]
     return math.ceil(100 * min(_MOST, max(least, quantile(wrong, MEMORY) if wrong else 0.0)) - 1e-9) / 100
 
 
 def seconds_of(runs: Sequence[Run], epochs: float) -> tuple[float, int]:
-    """How long a job of so many epochs will take, and by how many runs that is known."""
+    """Expected seconds of a job with this number of epochs, and the number of runs that tell."""
     ended = [run for run in runs if run.outcome == "succeeded" and run.seconds > 0]
     if epochs and (scaled := [run.seconds / run.epochs * epochs for run in ended if run.epochs]):
         return quantile(scaled, TIME), len(scaled)
@@ -118,7 +104,6 @@ def seconds_of(runs: Sequence[Run], epochs: float) -> tuple[float, int]:
 
 
 def _only_short(runs: Sequence[Run]) -> bool:
-    """Whether nobody but short trials tells."""
     return all(run.trial and run.seconds < _SHORT for run in runs if run.peak > 0 and _is_whole(run, runs))
 
 
@@ -150,7 +135,6 @@ def predict(runs: Sequence[Run], alike: Sequence[Run], epochs: float, few: float
 
 
 def errors_of(pairs: Sequence[tuple[float, float]]) -> Errors | None:
-    """How far predictions were from the truth, of pairs of both; None if there are none."""
     found = [predicted / truth - 1 for predicted, truth in pairs if predicted > 0 and truth > 0]
     if not found:
         return None

@@ -15,10 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-EVIDENCE = ("progress", "utilization", "run time")
-"""What a finding may follow from, the best first."""
-ALONE = ""
-"""The company of who has its GPUs for itself."""
+EVIDENCE = ("progress", "utilization", "run time")  # what a finding may follow from, the best first
+ALONE = ""  # the company of who has its GPUs for itself
 _Key = tuple[str, int]  # a job and its attempt
 _MOST = 50  # stretches that are remembered of each pair, and of each kind alone
 _MOST_KINDS = 2_000  # kinds, and pairs of them, of which anything is
@@ -27,55 +25,46 @@ _MOSTLY = 0.9  # of a run, from which on it counts as one beside its company
 
 
 class Mark(NamedTuple):
-    """How far a job said it is."""
-
     done: float
     total: float
     source: int
-    at: float
-    """When it said so."""
+    at: float  # when it said so
 
 
 class Seen(NamedTuple):
-    """What one look tells of an attempt."""
+    """What one look saw of an attempt."""
 
     job: str
     attempt: int
-    kind: str
-    """What it has in common with its like; empty: not known."""
+    kind: str  # what similar jobs have in common; empty: unknown
     gpus: tuple[int, ...]
     started: float | None
     mark: Mark | None = None
     busy: tuple[float, int] | None = None
     """Percent of its GPU that it kept busy, added up over all samples, and how many there were."""
-    work: float = 1.0
-    """How much there is to do in all, as far as runs of its kind differ in that: epochs."""
+    work: float = 1.0  # how much there is to do in all, as far as runs of its kind differ in that: epochs
     name: str = ""
 
 
 class Finding(NamedTuple):
-    """What one kind of jobs suffers beside another."""
+    """How much one kind of jobs suffers beside another."""
 
     sufferer: str
     beside: str
     slowdown: float
-    seconds: float
-    """For how long that was seen."""
+    seconds: float  # for how long that was seen
     evidence: str
-    at: float
-    """When it was last seen."""
-    jobs: tuple[str, str]
-    """At which jobs that was."""
+    at: float  # when it was last seen
+    jobs: tuple[str, str]  # at which jobs that was
     names: tuple[str, str]
 
 
 @dataclass(slots=True)
 class _Stretch:
-    """Some time in the same company."""
+    """A time in the same company."""
 
     company: frozenset[_Key]
-    beside: str | None
-    """The kind of the only other; `ALONE`; None: nothing can be learned."""
+    beside: str | None  # the kind of the only other; `ALONE`; None: nothing can be learned
     other: Seen | None
     since: float
     until: float
@@ -96,7 +85,7 @@ class _Stretch:
         self.last = mark
 
     def rates(self) -> dict[str, _Rate]:
-        """What it tells by each kind of evidence, as something per second, or percent."""
+        """The rate by each kind of evidence, as progress per second, or percent."""
         found = {}
         if self.first and self.last and self.last.done > self.first.done and self.last.at > self.first.at:
             seconds = self.last.at - self.first.at
@@ -114,17 +103,12 @@ class _Rate(NamedTuple):
 
 @dataclass(slots=True)
 class _Attempt:
-    """What is known of a run."""
-
     first: Seen
     started: float | None
     stretch: _Stretch
-    alone: dict[str, list[_Rate]] = field(default_factory=dict)
-    """How fast it is when it is alone, by evidence."""
-    spent: dict[str | None, float] = field(default_factory=dict)
-    """Seconds in each company."""
-    beside: Seen | None = None
-    """The last that it was beside of, alone with it."""
+    alone: dict[str, list[_Rate]] = field(default_factory=dict)  # how fast it is when it is alone, by evidence
+    spent: dict[str | None, float] = field(default_factory=dict)  # seconds in each company
+    beside: Seen | None = None  # the last that it was beside of, alone with it
 
     @property
     def kind(self) -> str:
@@ -145,23 +129,18 @@ class _Sample(NamedTuple):
 
 
 class Slowdowns:
-    """What was seen lately. For one thread."""
+    """The recent observations. For one thread."""
 
     def __init__(self, enough: float) -> None:
-        self._enough = enough
-        """Seconds that evidence must span before it counts."""
+        self._enough = enough  # seconds that evidence must span before it counts
         self._attempts: dict[_Key, _Attempt] = {}
         self._gone: dict[_Key, _Attempt] = {}
-        """Attempts that were not there at the last look; how they ended may be told later."""
-        self._news: set[str] = set()
-        """Kinds of which something was kept since the last findings."""
-        self._alone: dict[tuple[str, str], deque[_Rate]] = {}
-        """By evidence and kind."""
-        self._beside: dict[tuple[str, str, str], deque[_Sample]] = {}
-        """By evidence, sufferer, and whom it was beside."""
+        """Attempts that were gone at the last look; how they ended may become known later."""
+        self._news: set[str] = set()  # kinds of which something was kept since the last findings
+        self._alone: dict[tuple[str, str], deque[_Rate]] = {}  # by evidence and kind
+        self._beside: dict[tuple[str, str, str], deque[_Sample]] = {}  # by evidence, sufferer, and whom it was beside
 
     def look(self, at: float, seen: Iterable[Seen]) -> None:
-        """One look at all that run."""
         there = {(one.job, one.attempt): one for one in seen}
         for key in self._attempts.keys() - there.keys():
             self._gone[key] = self._attempts.pop(key)
@@ -173,7 +152,7 @@ class Slowdowns:
                 self._see(at, key, one, company[key], there)
 
     def ended(self, job: str, attempt: int, at: float) -> None:
-        """An attempt has done all that it had to do."""
+        """An attempt has done all its work."""
         key = job, attempt
         found = self._attempts.pop(key, None) or self._gone.pop(key, None)
         if found is None:
@@ -200,7 +179,7 @@ class Slowdowns:
             for evidence in EVIDENCE:
                 key = evidence, sufferer, beside
                 known = [*self._beside.get(key, ()), *live.get(key, ())]
-                if finding := self._judged(key, known):
+                if finding := self._finding(key, known):
                     yield finding
                     break
 
@@ -217,7 +196,7 @@ class Slowdowns:
                 found.setdefault((evidence, attempt.kind, other.kind), []).append(sample)
         return found
 
-    def _judged(self, key: tuple[str, str, str], known: list[_Sample]) -> Finding | None:
+    def _finding(self, key: tuple[str, str, str], known: list[_Sample]) -> Finding | None:
         evidence, sufferer, beside = key
         usual = self._usual(evidence, sufferer)
         slower: list[_Rate] = []
@@ -235,26 +214,19 @@ class Slowdowns:
         return Finding(sufferer, beside, _median(slower), seconds, evidence, latest.at, jobs, names)
 
     def _own(self, evidence: str, attempt: _Attempt) -> float | None:
-        """How fast an attempt was alone, if that was seen for long enough."""
+        """The speed of an attempt alone, if that was seen for long enough."""
         rates = attempt.own(evidence)
         return _median(rates) if sum(rate.seconds for rate in rates) >= self._enough / 2 else None
 
     def _usual(self, evidence: str, kind: str) -> float | None:
-        """How fast jobs of a kind are alone."""
+        """The speed of a kind of jobs alone."""
         rates = list(self._alone.get((evidence, kind), ()))
         for attempt in self._attempts.values():
             now = attempt.stretch.rates().get(evidence) if attempt.stretch.beside == ALONE else None
             rates += [now] if attempt.kind == kind and now else []
         return _median(rates) if sum(rate.seconds for rate in rates) >= self._enough / 2 else None
 
-    def _see(
-        self,
-        at: float,
-        key: _Key,
-        one: Seen,
-        company: frozenset[_Key],
-        there: Mapping[_Key, Seen],
-    ) -> None:
+    def _see(self, at: float, key: _Key, one: Seen, company: frozenset[_Key], there: Mapping[_Key, Seen]) -> None:
         attempt = self._attempts.get(key)
         if attempt is None or attempt.stretch.company != company:
             stretch = _stretch(at, company, there)
@@ -270,7 +242,6 @@ class Slowdowns:
         stretch.see(at, one)
 
     def _close(self, attempt: _Attempt) -> None:
-        """Keep what a stretch told."""
         beside = attempt.stretch.beside
         for evidence, rate in attempt.stretch.rates().items() if beside is not None else ():
             if beside == ALONE:
@@ -290,13 +261,13 @@ class Slowdowns:
 
 
 def _bound(kept: dict[Any, Any], most: int) -> None:
-    """Let go of what was put there first."""
+    """Drop the oldest entries."""
     while len(kept) > most:
         del kept[next(iter(kept))]
 
 
 def _companies(there: Mapping[_Key, Seen]) -> dict[_Key, frozenset[_Key]]:
-    """Who else is on the GPUs of each."""
+    """The other attempts on the GPUs of each."""
     on: dict[int, set[_Key]] = {}
     for key, one in there.items():
         for gpu in one.gpus:
@@ -305,7 +276,6 @@ def _companies(there: Mapping[_Key, Seen]) -> dict[_Key, frozenset[_Key]]:
 
 
 def _stretch(at: float, company: frozenset[_Key], there: Mapping[_Key, Seen]) -> _Stretch:
-    """What begins now."""
     if not company:
         return _Stretch(company, ALONE, None, at, at)
     [first, *others] = company
@@ -314,7 +284,7 @@ def _stretch(at: float, company: frozenset[_Key], there: Mapping[_Key, Seen]) ->
 
 
 def _median(rates: Iterable[_Rate]) -> float:
-    """The value that half of the time was above."""
+    """The median, weighted by time."""
     ordered = sorted(rates)
     half = sum(rate.seconds for rate in ordered) / 2
     for rate in ordered:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from gpuyard.recordings.series import METRICS, Floats
 
-AT, COVERED = "at", "covered"
-"""Seconds since a chunk's beginning; seconds of a span in which somebody looked."""
+AT, COVERED = "at", "covered"  # seconds since a chunk's beginning; seconds of a span with samples
 LOW, HIGH = ".min", ".max"
 """What the least and the most of a span are called, behind a metric's name; the mean has the bare name."""
 _MEMORY = 65536.0  # bytes; drivers give out memory in larger pieces
@@ -40,7 +39,7 @@ Steps = NDArray[np.uint64]
 
 
 def encode(columns: Mapping[str, Floats], *, means: bool = False) -> bytes:
-    """Columns of the same length as bytes; `means`: bare names are means of spans, and worth finer steps."""
+    """Columns of the same length as bytes; `means`: bare names are means of spans, and stored in finer steps."""
     names = list(columns)
     values = np.array([columns[name] for name in names])
     unknown = ~np.isfinite(values)
@@ -64,7 +63,7 @@ class Damaged(ValueError):
 
 
 def decode(data: bytes, names: Collection[str] | None = None) -> dict[str, Floats]:
-    """The columns of some names, or all, that are there. `Damaged` if these bytes are none of `encode`'s."""
+    """The columns of some names, or all, that exist. Raises `Damaged`."""
     try:
         return _decoded(data, names)
     except (IndexError, ValueError, struct.error, zlib.error) as error:
@@ -109,14 +108,14 @@ def _quanta(names: list[str], mean: NDArray[np.bool_]) -> Floats:
 
 
 def _filled(values: Floats, unknown: NDArray[np.bool_]) -> Floats:
-    """Gaps filled with what was before them: then nothing changes there."""
+    """Gaps filled with the value before them, so that nothing changes there."""
     places = np.where(unknown, 0, np.arange(values.shape[1]))
     filled = np.take_along_axis(values, np.maximum.accumulate(places, axis=1), axis=1)
     return np.where(np.isfinite(filled), filled, 0.0)
 
 
 def _planes(steps: Steps, width: int) -> bytes:
-    """Differences of some columns: of each the first byte of all of them, then the second, and so on."""
+    """Differences of some columns, byte plane by byte plane."""
     if not steps.size:
         return b""
     each = np.ascontiguousarray(steps.astype(_TYPES[width]))
@@ -124,7 +123,7 @@ def _planes(steps: Steps, width: int) -> bytes:
 
 
 def _steps(planes: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """What values differ from the first by, out of such bytes."""
+    """The differences from the first value, out of such bytes."""
     columns, width, count = planes.shape
     each = np.ascontiguousarray(planes.transpose(0, 2, 1)).view(_TYPES[width]).reshape(columns, count)
     signed = each.astype(np.int64)
@@ -137,17 +136,15 @@ Columns = Mapping[str, Floats]
 
 
 class Level(NamedTuple):
-    """How fine something is kept."""
+    """A resolution of recordings."""
 
     number: int
     name: str
-    period: float
-    """Seconds that a value stands for; of samples, about."""
-    chunk: int
-    """Seconds that are kept together."""
+    period: float  # seconds that a value stands for; of samples, about
+    chunk: int  # seconds that are kept together
 
     def chunk_of(self, at: float) -> int:
-        """When the chunk begins that an instant is in."""
+        """Start of the chunk of an instant."""
         return int(at // self.chunk * self.chunk)
 
 
@@ -156,16 +153,14 @@ SAMPLES, MINUTES, HOURS = LEVELS = (
     Level(1, "minutes", 60.0, 6 * 3600),
     Level(2, "hours", 3600.0, 7 * 86400),
 )
-QUIET = 10.0
-"""Seconds from one sample to the next of a GPU that is idle, and stays as it is."""
-APART = 2.5 * QUIET
-"""Seconds without a sample after which nobody knows what was between."""
+QUIET = 10.0  # seconds from one sample to the next of a GPU that is idle, and stays as it is
+APART = 2.5 * QUIET  # seconds without a sample that make a gap
 
 _NO_MEANS = ("throttle", "xid")  # bits, and the number of an error: half of one means nothing
 
 
 def held(at: Floats, end: float, apart: float = APART) -> Floats:
-    """Seconds that each sample stands for: until the next, or, before a gap and at last, as long as usual."""
+    """Seconds that each sample stands for: until the next; before a gap and at the end, as long as usual."""
     if not len(at):
         return np.zeros(0)
     steps = np.diff(at)
@@ -199,18 +194,16 @@ def condensed(columns: Columns, weights: Floats, bounds: NDArray[np.int64]) -> d
 
 
 def _joined(bits: Floats, bounds: NDArray[np.int64]) -> Floats:
-    """All bits that were set in each group; nothing is known where nothing was known at all."""
+    """All bits that were set in each group; NaN where nothing is known."""
     known = ~np.isnan(bits)
     whole = np.where(known, bits, 0.0).astype(np.int64)
     return np.where(np.logical_or.reduceat(known, bounds), np.bitwise_or.reduceat(whole, bounds), np.nan)
 
 
 def metrics_in(columns: Iterable[str]) -> list[str]:
-    """The metrics among the names of columns."""
     return [name for name in columns if name not in (AT, COVERED) and not name.endswith((LOW, HIGH))]
 
 
 def one_of(columns: Columns, weights: Floats) -> dict[str, float]:
-    """All values as one."""
     found = condensed(columns, weights, np.zeros(1, dtype=np.int64))
     return {name: float(values[0]) for name, values in found.items()}

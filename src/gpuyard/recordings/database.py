@@ -50,7 +50,7 @@ _FREED = 2000  # pages that are given back at once
 
 
 class Who(NamedTuple):
-    """A subject, as the file has it."""
+    """A subject, as stored in the file."""
 
     gpu: int
     uuid: str
@@ -62,8 +62,6 @@ class Who(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A row to be written."""
-
     level: int
     subject: int
     at: int
@@ -81,20 +79,20 @@ class RecordingFile:
         self._known: dict[Who, int] = {}
 
     def is_there(self) -> bool:
-        """Whether others find it where it was; what is written to a file that was removed, nobody reads."""
+        """Whether the file still has its name: nobody reads what is written to a removed file."""
         try:
             return self.path.stat().st_ino == self._inode
         except FileNotFoundError:
             return False
 
     def close(self) -> None:
-        """Let go of the file, with all that was written in it and not beside it."""
+        """Close the file, with everything in it and nothing beside it."""
         with suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
 
     def subject(self, who: Who) -> int:
-        """The number of a subject, which is made known if it is new."""
+        """The number of a subject, which is added if it is new."""
         if who not in self._known:
             values = (*who[:4], int(who.simulated), *who[5:])
             self._connection.execute(
@@ -111,24 +109,23 @@ class RecordingFile:
         return self._known[who]
 
     def forget_known(self, gone: Iterable[Who]) -> None:
-        """Keep no numbers in memory of subjects that are over."""
+        """Drop the numbers of subjects that are over from memory."""
         for who in gone:
             self._known.pop(who, None)
 
     def load(self, level: Level, subject: int, at: int) -> bytes | None:
-        """A chunk that was written before."""
         found = self._connection.execute(
             "SELECT data FROM chunks WHERE level = ? AND subject = ? AND at = ?", (level.number, subject, at)
         ).fetchone()
         return None if found is None else bytes(found[0])
 
     def unfinished(self) -> list[tuple[int, int, bytes]]:
-        """Samples of former lives of which the next level does not know: subject, beginning and data."""
+        """Samples of earlier daemons that the next level lacks: subject, start and data."""
         found = self._connection.execute("SELECT subject, at, data FROM chunks WHERE open = 1 ORDER BY subject, at")
         return [(int(subject), int(at), bytes(data)) for subject, at, data in found]
 
     def write(self, chunks: Sequence[Chunk]) -> None:
-        """Write chunks, in place of what there was of them: all or none."""
+        """Write or replace chunks: all or none."""
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany(
@@ -136,16 +133,15 @@ class RecordingFile:
             )
 
     def subjects(self) -> list[int]:
-        """All of them, by number."""
         return [int(id) for (id,) in self._connection.execute("SELECT id FROM subjects ORDER BY id")]
 
     def forget(self, level: Level, subject: int, before: float, most: int) -> int:
-        """Remove up to so many chunks of a subject that are over before an instant; returns how many."""
+        """Remove up to `most` chunks of a subject that end before an instant; returns their number."""
         found = self._connection.execute(_OLDER, (level.number, subject, before - level.chunk, most))
         return found.rowcount
 
     def forget_subjects(self, most: int) -> int:
-        """Remove up to so many subjects of which nothing is left, and give freed room back; returns how many."""
+        """Remove up to `most` subjects without chunks, and free their room; returns their number."""
         count = self._connection.execute(_EMPTY, (most,)).rowcount
         self._connection.execute(f"PRAGMA incremental_vacuum({_FREED})").fetchall()
         self._known = {} if count else self._known
@@ -165,12 +161,11 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def is_damaged(error: sqlite3.Error) -> bool:
-    """Whether a file can be of no use any more."""
     return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF in _DAMAGED
 
 
 def set_aside(path: Path, aside: Path) -> None:
-    """Move a file away, in place of one that was moved there before, and what belongs to it."""
+    """Move a file and its companions away, over one that was moved there before."""
     os.replace(path, aside)
     for part in ("-wal", "-shm"):
         path.with_name(path.name + part).unlink(missing_ok=True)
@@ -206,22 +201,20 @@ def _damaged(why: str) -> sqlite3.DatabaseError:
 
 
 def reading(path: Path) -> closing[sqlite3.Connection]:
-    """A connection that only reads."""
     return closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None))
 
 
 def chunks_of(
     connection: sqlite3.Connection, level: Level, subject: int, start: float, end: float
 ) -> Iterator[tuple[int, bytes]]:
-    """The chunks of a subject that a span of time touches, in order: their beginning and data."""
+    """The chunks of a subject that a span of time touches, in order: start and data."""
     return connection.execute(
         "SELECT at, data FROM chunks WHERE level = ? AND subject = ? AND at > ? AND at <= ? ORDER BY at",
         (level.number, subject, start - level.chunk, end),
     )
 
 
-KEPT_OF_GPUS = tuple(name for name in KEPT if name not in OF_JOBS)
-"""What is kept of a GPU."""
+KEPT_OF_GPUS = tuple(name for name in KEPT if name not in OF_JOBS)  # what is kept of a GPU
 _OVER = 120.0  # seconds after its last sample that nothing is kept in memory of a subject
 
 
@@ -237,7 +230,7 @@ class _Open:
     changed: bool = False
 
     def put(self, at: float, values: Mapping[str, float]) -> None:
-        """A value more, or another in the place of the last."""
+        """Add a value, or replace the last."""
         row = (at, *(values.get(name, np.nan) for name in self.names))
         if self.rows and self.rows[-1][0] == at:
             self.rows[-1] = row
@@ -246,17 +239,15 @@ class _Open:
         self.changed = True
 
     def columns(self, since: float = 0.0) -> dict[str, Floats]:
-        """All of it, or since an instant, column by column; times since the beginning."""
+        """The columns, or those since an instant; times since the chunk's start."""
         values = np.array([row for row in self.rows if row[0] >= since], dtype=np.float64).T
         return {AT: values[0] - self.begin, **dict(zip(self.names, values[1:], strict=True))}
 
     def encoded(self) -> bytes:
-        """All of it, without what was never known."""
         columns = {name: values for name, values in self.columns().items() if not np.isnan(values).all()}
         return encode(columns, means=self.level is not SAMPLES)
 
     def load(self, data: bytes) -> None:
-        """Go on with what there is already."""
         found = decode(data)
         nothing = np.full(len(found[AT]), np.nan)
         columns = (found[AT] + self.begin, *(found.get(name, nothing) for name in self.names))
@@ -270,11 +261,10 @@ class _Track:
         self._file, self._subject, self._names = file, subject, names
         self._spread = (COVERED, *(f"{name}{kind}" for name in names for kind in ("", LOW, HIGH)))
         self._open: dict[int, _Open] = {}
-        self.last = 0.0
-        """When the last sample was."""
+        self.last = 0.0  # when the last sample was
 
     def add(self, at: float, values: Mapping[str, float]) -> Iterator[Chunk]:
-        """One sample more; chunks that are over by it come out of this."""
+        """Add a sample; yields chunks that are complete by it."""
         yield from self.settle(at)
         self._chunk(SAMPLES, at).put(at, values)
         self.last = at
@@ -288,7 +278,7 @@ class _Track:
         yield from self.close(minute)
 
     def close(self, minute: _Open) -> Iterator[Chunk]:
-        """Let the coarser levels know of a minute, whose samples are complete."""
+        """Add a complete minute to the coarser levels."""
         if not minute.rows:
             return
         columns, begin = minute.columns(), float(minute.begin)
@@ -312,13 +302,13 @@ class _Track:
                 yield Chunk(level.number, self._subject, chunk.begin, level is SAMPLES, chunk.encoded())
 
     def _chunk(self, level: Level, at: float) -> _Open:
-        """The chunk for an instant: the open one, one of a former life, or a new one."""
+        """The chunk of an instant: the open one, one of an earlier daemon, or a new one."""
         begin, found = level.chunk_of(at), self._open.get(level.number)
         if found is None or found.begin != begin:
             found = _Open(level, begin, self._names if level is SAMPLES else self._spread)
             before = self._file.load(level, self._subject, begin)
             if before is not None:
-                with suppress(Damaged):  # then it is written anew
+                with suppress(Damaged):  # then it is written again
                     found.load(before)
             self._open[level.number] = found
         return found
@@ -334,14 +324,12 @@ class Writer:
         """What is to be written, by level, subject and time: of two of the same only the later."""
 
     def add(self, who: Who, at: float, values: Mapping[str, float]) -> None:
-        """One sample more."""
         track = self._tracks.get(who)
         if track is None:
             track = self._tracks[who] = _Track(self._file, self._file.subject(who), tuple(values))
         self._note(track.add(at, values))
 
     def write(self, now: float) -> None:
-        """Write down all that is new."""
         gone = []
         for who, track in self._tracks.items():
             self._note(track.settle(now))
@@ -356,13 +344,13 @@ class Writer:
         self._file.forget_known(gone)
 
     def finish(self, now: float) -> None:
-        """Let the coarser levels know of what a former life had no time for."""
+        """Add what an earlier daemon left to the coarser levels."""
         for subject, begin, data in self._file.unfinished():
             if begin + SAMPLES.chunk > now:
                 continue  # it goes on
             try:
                 names = OF_JOBS if any(name in OF_JOBS for name in decode(data)) else KEPT_OF_GPUS
-            except Damaged:  # nobody will ever know; it is left as it is
+            except Damaged:  # it is lost, and left as it is
                 self._file.write([Chunk(SAMPLES.number, subject, begin, False, data)])
                 continue
             track = _Track(self._file, subject, names)

@@ -1,4 +1,4 @@
-"""What is read of recordings: series of a span of time, as fine as somebody can look at.
+"""What is read of recordings: series of a span of time, as fine as a plot can show.
 
 The level is the coarsest that still has values enough; what is more than was asked for becomes the least, the mean and
 the most of spans. A day's samples of a machine are half a million numbers: nobody waits for those to see a month.
@@ -35,7 +35,7 @@ from gpuyard.recordings.chunks import (
 from gpuyard.recordings.database import Who, chunks_of, reading
 from gpuyard.recordings.series import OF_JOBS, Floats
 
-_ENOUGH = 3  # a level will do that has at least this part of the points that somebody wants
+_ENOUGH = 3  # a level with at least this part of the wanted points is enough
 _FEW = 60  # values that a level has at least; its last one is not complete yet
 _ERRORS = 100
 _NICE = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400)
@@ -43,58 +43,43 @@ _NICE = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """One metric, value by value."""
-
     mean: Floats
     low: Floats | None = None
-    high: Floats | None = None
-    """The least and the most of each span; None where every value is a single look."""
+    high: Floats | None = None  # the least and the most of each span; None where every value is a single look
 
 
 @dataclass(slots=True)
 class Track:
-    """What was seen of one subject."""
-
     who: Who
-    at: Floats
-    """Seconds since the epoch, rising; of a span, when it began."""
+    at: Floats  # seconds since the epoch, rising; of a span, when it began
     metrics: dict[str, Values] = field(default_factory=dict)
     watt_hours: float | None = None
     errors: list[tuple[float, int]] = field(default_factory=list)
-    """When the driver told of errors (XID), and their numbers."""
+    """Times and numbers of XID errors."""
 
 
 @dataclass(slots=True)
 class Told:
-    """What was found."""
-
     level: Level
-    period: float
-    """Seconds that a value stands for; of single looks, about."""
+    period: float  # seconds that a value stands for; of single looks, about
     gpus: list[Track] = field(default_factory=list)
     jobs: list[Track] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What somebody wants to see."""
-
     start: float
     end: float
     metrics: Sequence[str]
     points: int = 600
-    gpus: Sequence[int] | None = None
-    """By index; None is all of them."""
-    jobs: Sequence[tuple[str, int]] = ()
-    """Attempts whose own series are wanted."""
-    period: float = SAMPLES.period
-    """Seconds between samples while a GPU is in use."""
-    apart: float = APART
-    """Seconds without a sample that make a gap."""
+    gpus: Sequence[int] | None = None  # by index; None is all of them
+    jobs: Sequence[tuple[str, int]] = ()  # attempts whose own series are wanted
+    period: float = SAMPLES.period  # seconds between samples while a GPU is in use
+    apart: float = APART  # seconds without a sample that make a gap
 
 
 def read(path: Path, wanted: Wanted) -> Told:
-    """What a file tells of a span of time."""
+    """The recordings of a span of time."""
     with reading(path) as connection:
         connection.execute("BEGIN")  # all from one instant
         gpus = {id: who for id, who in _gpus(connection) if wanted.gpus is None or who.gpu in wanted.gpus}
@@ -128,7 +113,7 @@ def _jobs(connection: sqlite3.Connection, wanted: Wanted) -> Iterator[tuple[int,
 
 
 def _level(connection: sqlite3.Connection, wanted: Wanted, gpus: Sequence[int]) -> Level:
-    """The coarsest that has values enough, or a coarser one where that goes further back."""
+    """The coarsest level with values enough, or a coarser one that goes further back."""
     begun = _first(connection, SAMPLES, gpus)
     if _first(connection, MINUTES, gpus) > begun - MINUTES.period:  # nothing is older than the samples
         span = wanted.end - max(wanted.start, min(begun, wanted.end))
@@ -147,7 +132,7 @@ def _level(connection: sqlite3.Connection, wanted: Wanted, gpus: Sequence[int]) 
 
 
 def _first(connection: sqlite3.Connection, level: Level, gpus: Sequence[int]) -> float:
-    """When the first value is that is kept of a level."""
+    """The time of the first value of a level."""
     found = math.inf
     for id in gpus:
         row = connection.execute(
@@ -182,7 +167,6 @@ def _track(
 def _columns(
     connection: sqlite3.Connection, wanted: Wanted, level: Level, id: int, names: Sequence[str]
 ) -> dict[str, Floats]:
-    """What the chunks of a level say, one behind the other."""
     kinds = ("",) if level is SAMPLES else ("", LOW, HIGH)
     sources = {*map(_source, names), *(() if names[0] in OF_JOBS else ("power", "xid"))}
     needed = {AT, *(() if level is SAMPLES else (COVERED,)), *(f"{name}{kind}" for name in sources for kind in kinds)}
@@ -199,7 +183,7 @@ def _columns(
 
 
 def _part(columns: Mapping[str, Floats], name: str) -> Floats:
-    """A column of a chunk; gaps where that has none of it."""
+    """A column of a chunk; NaN where it has none."""
     return columns[name] if name in columns else np.full(len(columns[AT]), np.nan)
 
 
@@ -212,14 +196,14 @@ def _errors(at: Floats, xids: Floats | None) -> list[tuple[float, int]]:
 
 
 def _source(name: str) -> str:
-    """What a metric is made of."""
+    """The stored metric that a metric is computed from."""
     return name if name in KEPT else "memory_used"
 
 
 def _energy(
     at: Floats, power: Floats, weights: Floats, gaps: NDArray[np.bool_], wanted: Wanted, level: Level
 ) -> float | None:
-    """Watt-hours in a span of time; a gap counts for nothing. None: no power was told at all."""
+    """Watt-hours in a span of time, without gaps. None: power is unknown."""
     if np.isnan(power).all():
         return None
     if level is SAMPLES:
@@ -233,7 +217,7 @@ def _energy(
 def _thinned(
     at: Floats, columns: dict[str, Floats], weights: Floats, gaps: NDArray[np.bool_], wanted: Wanted, width: float
 ) -> tuple[Floats, dict[str, Floats], float]:
-    """As many values as are wanted at most, and one that is unknown in every gap."""
+    """At most the wanted number of values, and a NaN in every gap."""
     if len(at) + int(gaps.sum()) <= wanted.points:
         return (*_with_gaps(at, columns, gaps, width), width)
     for step in _steps((wanted.end - wanted.start) / wanted.points):
@@ -249,7 +233,7 @@ def _thinned(
 
 
 def _steps(least: float) -> Iterator[float]:
-    """Spans that people count in, from one that is long enough on."""
+    """Round spans of time, from `least` on."""
     yield from (float(nice) for nice in _NICE if nice >= least)
     step = math.ceil(max(least, 1.0) / _NICE[-1]) * float(_NICE[-1])
     while True:
@@ -260,7 +244,7 @@ def _steps(least: float) -> Iterator[float]:
 def _with_gaps(
     at: Floats, columns: dict[str, Floats], gaps: NDArray[np.bool_], width: float
 ) -> tuple[Floats, dict[str, Floats]]:
-    """The same, with a value that is unknown behind each one before a gap."""
+    """The same, with a NaN before every gap."""
     places = np.flatnonzero(gaps) + 1
     if not len(places):
         return at, columns

@@ -13,14 +13,12 @@ Floats = NDArray[np.float64]
 
 
 class Metric(NamedTuple):
-    """Something that is recorded, in one unit, whoever measured it."""
+    """A recorded quantity in one unit, whatever its source."""
 
     name: str
-    unit: str
-    """`%`, `bytes`, `W`, `°C`, `MHz`; empty for what has none."""
+    unit: str  # `%`, `bytes`, `W`, `°C`, `MHz`; empty for what has none
     title: str
-    most: float | None = None
-    """The highest value that there can be, where there is one."""
+    most: float | None = None  # the highest value that there can be, where there is one
 
 
 METRICS = {
@@ -43,38 +41,31 @@ METRICS = {
 """All of them by name. `throttle` is NVML's bits; `xid` is the number of the latest error, 0 where there was none."""
 OF_GPUS = tuple(name for name in METRICS if not name.startswith("process_"))
 OF_JOBS = tuple(name for name in METRICS if name.startswith("process_"))
-USUAL = ("utilization", "temperature", "memcopy", "power")
-"""What is plotted if nobody says otherwise."""
+USUAL = ("utilization", "temperature", "memcopy", "power")  # what is plotted by default
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a series is about: a GPU, or a job on it."""
+    """A GPU, or a job on it."""
 
     gpu: int
     uuid: str = ""
-    name: str = ""
-    """What the GPU is called."""
-    job: str = ""
-    """Empty: the GPU as a whole."""
-    host: str = ""
-    """The machine, where a source knows several."""
+    name: str = ""  # what the GPU is called
+    job: str = ""  # empty: the GPU as a whole
+    host: str = ""  # the machine, where a source knows several
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One metric of one subject. NaN is a gap: nobody knows what was then."""
+    """One metric of one subject. NaN is a gap: unknown."""
 
     subject: Subject
     metric: str
-    at: Floats
-    """Seconds since the epoch, rising. Of a value that stands for a span, when that began."""
+    at: Floats  # seconds since the epoch, rising. Of a value that stands for a span, when that began
     mean: Floats
     low: Floats | None = None
-    high: Floats | None = None
-    """The least and the most of each span; None where every value is a single look."""
-    period: float = 1.0
-    """Seconds from one value to the next."""
+    high: Floats | None = None  # the least and the most of each span; None where every value is a single look
+    period: float = 1.0  # seconds from one value to the next
 
 
 class Mark(NamedTuple):
@@ -88,25 +79,22 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Recording:
-    """What a source told of a span of time."""
+    """What a source recorded in a span of time."""
 
     start: float
     end: float
     series: list[Series] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
-    """When jobs began and ended, and errors."""
+    marks: list[Mark] = field(default_factory=list)  # when jobs began and ended, and errors
     warnings: list[str] = field(default_factory=list)
     """Sentences on what could not be had, as for how long a server did not answer."""
-    simulated: bool = False
-    """Whether the GPUs exist in a program only."""
+    simulated: bool = False  # whether the GPUs exist in a program only
 
     def of(self, metric: str) -> list[Series]:
-        """The series of one metric."""
         return [one for one in self.series if one.metric == metric]
 
 
 def energy(series: Series) -> float:
-    """Watt-hours that a series of power adds up to; a gap counts for nothing."""
+    """Watt-hours of a series of power; gaps count for nothing."""
     at, power = series.at, series.mean
     if len(at) < 2:
         return 0.0
@@ -116,5 +104,5 @@ def energy(series: Series) -> float:
 
 
 def names_of(metrics: Sequence[str]) -> list[str]:
-    """The metrics among some names that exist, in the order of this module."""
+    """The known metrics among some names, in the order of this module."""
     return [name for name in METRICS if name in metrics]

@@ -21,7 +21,7 @@ _DEFAULTS = {field.name: field.default for field in fields(Subject)}
 
 
 def to_json(recording: Recording) -> dict[str, Any]:
-    """The recording as JSON can hold it; a gap is null, and times that several series share stand there once."""
+    """The recording as JSON; a gap is null, and times that several series share are stored once."""
     times: dict[bytes, int] = {}
     shared: list[list[float | None]] = []
 
@@ -46,7 +46,6 @@ def to_json(recording: Recording) -> dict[str, Any]:
 
 
 def from_json(told: Mapping[str, Any]) -> Recording:
-    """The recording that `to_json` made this of."""
     if told.get("version") != VERSION:
         raise UserError(
             f"this recording is of version {told.get('version')!r}, and this gpuyard reads version {VERSION}; use the "
@@ -64,7 +63,7 @@ def from_json(told: Mapping[str, Any]) -> Recording:
 
 
 def write_recording(path: str | Path, recording: Recording) -> Path:
-    """Write the recording to a file in one step; it is compressed if the file's name ends in .gz."""
+    """Write the recording atomically; compressed if the file's name ends in .gz."""
     target = Path(path)
     content = json.dumps(to_json(recording), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     if target.suffix == ".gz":
@@ -79,7 +78,6 @@ def write_recording(path: str | Path, recording: Recording) -> Path:
 
 
 def read_recording(path: str | Path) -> Recording:
-    """Read what `write_recording` wrote."""
     source = Path(path)
     try:
         content = source.read_bytes()
@@ -119,7 +117,6 @@ def _read_mark(told: Mapping[str, Any]) -> Mark:
 
 
 def _subject(subject: Subject) -> dict[str, Any]:
-    """What is said of it; what is not said is left out."""
     told = {name: getattr(subject, name) for name in _DEFAULTS}
     return {name: value for name, value in told.items() if name == "gpu" or value != _DEFAULTS[name]}
 

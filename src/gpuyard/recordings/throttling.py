@@ -32,14 +32,14 @@ ERRORS = {
 
 
 class Span(NamedTuple):
-    """Something that held from one instant to another, in seconds since the epoch."""
+    """A span of time, in seconds since the epoch."""
 
     start: float
     end: float
 
 
 def throttled(series: Series) -> dict[str, list[Span]]:
-    """For which spans a GPU was slowed down, by reason, in the order of `REASONS`."""
+    """The spans in which a GPU was slowed down, by reason, in the order of `REASONS`."""
     # Of values that stand for spans the highest says the most: a mean of bits means nothing.
     values = series.mean if series.high is None else series.high
     bits = np.where(np.isnan(values), 0, values).astype(np.int64)
@@ -50,7 +50,7 @@ def throttled(series: Series) -> dict[str, list[Span]]:
 
 
 def _spans(series: Series, holds: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Iterator[Span]:
-    """Where it holds, without a break; a value counts up to the next one, the last for a period."""
+    """The spans in which it holds; a value counts up to the next one, the last for a period."""
     edges = np.diff(np.concatenate([[0], holds.astype(np.int8), [0]]))
     ends = np.append(series.at[1:], series.at[-1:] + series.period)
     for first, after in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True):
@@ -58,15 +58,12 @@ def _spans(series: Series, holds: np.ndarray[tuple[int], np.dtype[np.bool_]]) ->
 
 
 class Error(NamedTuple):
-    """An XID error of a GPU."""
-
-    at: float
-    """Seconds since the epoch."""
+    at: float  # seconds since the epoch
     number: int
 
 
 def errors(series: Series) -> list[Error]:
-    """When a GPU had another XID error than before; one that is there from the beginning is from before that."""
+    """The times of new XID errors; one that is there from the start is older."""
     values = series.mean if series.high is None else series.high
     known = np.isfinite(values)  # what was before a gap may well be what is after it
     at, number = series.at[known], values[known]

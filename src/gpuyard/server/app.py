@@ -116,8 +116,8 @@ class Server:
         self.auth = Auth(settings, context.permissions, credentials)
         self.heartbeats = heartbeats or Heartbeats()
         self.hub = EventHub(lambda: daemon.store.last, lambda: context.reader, context.watch)
-        self.interference = Interference(daemon, context.progress, settings.interference_after)
-        self.recorder = Recorder(daemon, settings)
+        self.interference = Interference(daemon.context, context.progress, settings.interference_after)
+        self.recorder = Recorder(daemon.context, settings)
         self.notifications = Notifications(context)
         self.page = PageSupervisor(settings)
         self.url = ""

@@ -33,7 +33,7 @@ class Context:
     @classmethod
     def of(cls, daemon: Yard, settings: Settings) -> Context:
         progress = ProgressReader(daemon.engine, settings.data_dir / "work")
-        return cls(daemon, Commands(daemon), settings, Permissions(settings), progress)
+        return cls(daemon, daemon.commands, settings, Permissions(settings), progress)
 
     async def ask(self, command: Callable[[], Any]) -> Any:
         """Run a change in the daemon's thread; returns when its events are on disk."""

@@ -74,7 +74,7 @@ class IdempotentRequests:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._repeats = Idempotency(context.daemon)
+        self._repeats = Idempotency(context.daemon.context)
 
     async def __call__(self, request: Request, prepare: Callable[[], Awaitable[Command]], more: str = "") -> Response:
         """Run the prepared command, or answer as before. `more` is compared like the body."""

@@ -91,7 +91,7 @@ def serve(settings: Settings) -> None:
         with _usable(settings.data_dir):
             credentials = CredentialStore(settings.data_dir / "access.db")
         stack.callback(credentials.close)
-        asyncio.run(_serve(daemon, settings, credentials, leases.signs))
+        asyncio.run(_serve(daemon, settings, credentials, leases.heartbeats))
 
 
 def _write_log() -> None:
@@ -183,11 +183,11 @@ def _background_threads(daemon: Yard, server: Server) -> list[BackgroundThread]:
     settings = server.settings
     found: list[BackgroundThread] = [
         server.auth.audit,
-        Retention(daemon, settings),
-        SimulatedLoad(daemon),
+        Retention(daemon.context, settings),
+        SimulatedLoad(daemon.context, daemon.declared, daemon.ooms.ran_out),
         server.interference,
         server.recorder,
-        JobMapping(daemon, settings.dcgm_job_mapping),
+        JobMapping(daemon.context, settings.dcgm_job_mapping),
     ]
     notifications = server.notifications.open()
     if notifications is None:

@@ -6,7 +6,7 @@ import pytest
 
 from gpuyard.api.batch_types import Cost, Span, achieved, busy, by_themselves, most_at_once
 from gpuyard.core.model import Request
-from gpuyard.daemon.jobs.intake import BatchEntry, BatchOptions, as_batch
+from gpuyard.daemon.jobs.intake import BatchOptions, NewJobs, as_batch
 from gpuyard.spec.work import Work
 
 
@@ -43,9 +43,9 @@ def test_three_at_once_are_three_times_as_fast() -> None:
 THREE = (("2", 1, "1"), ("4", 1, "3"), ("6", 2, "5"))
 
 
-def row(id: str, wave: int, after: tuple[str, ...] = (), tried: str = "") -> BatchEntry:
+def row(id: str, wave: int, after: tuple[str, ...] = (), tried: str = "") -> NewJobs:
     jobs = [(id, Request(after=after), Work(("true",), "/", row=(int(id), wave, 0.0, 0.0)))]
-    return BatchEntry(jobs, [(tried, Request(), Work(("true",), "/"))] if tried else [])
+    return NewJobs(jobs, [(tried, Request(), Work(("true",), "/"))] if tried else [])
 
 
 def test_rows_follow_each_other_and_waves_as_well() -> None:
@@ -64,7 +64,7 @@ def test_what_tries_rows_out_comes_before_their_wave() -> None:
     assert [entry.jobs[0][1].after for entry in found] == [
         ("any:1", "any:3"), ("any:3", "begun:2"), ("any:5", "any:2", "any:4"),
     ]  # fmt: skip
-    tried = [[(id, request.after, work.batch) for id, request, work in entry.tried] for entry in found]
+    tried = [[(id, request.after, work.batch) for id, request, work in entry.trials] for entry in found]
     batch = ("2", "name", "")
     assert tried == [[("1", (), batch), ("3", (), batch)], [], [("5", ("any:2", "any:4"), batch)]]
 

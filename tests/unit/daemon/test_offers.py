@@ -14,7 +14,6 @@ from tests.chaos.test_yard import Place
 from gpuyard.config import settings
 from gpuyard.core.events import Adapted, Granted, Reclaimed, Returned
 from gpuyard.core.model import Request
-from gpuyard.daemon.commands import Commands
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.jobs.loans import FRESH
 from gpuyard.daemon.loop import Yard
@@ -36,14 +35,14 @@ class Lending(Place):
         self.ticks = 1000.0
         self.told: list[Record] = []
         if flags:
-            self.yard.settings = settings({"data_dir": data_dir, "policy": "fcfs", **flags}, {})
+            self.yard.context.settings = settings({"data_dir": data_dir, "policy": "fcfs", **flags}, {})
 
     def begin(self) -> None:
         self.store = Store(self.database)
         machine = Machine(SimulatedGpus.parse(self.gpus), self.engine)
         self.yard = Yard(self.store, self.engine, machine, self._settings)
         self.yard.open(machine.cluster, machine.uuids)
-        self.desk = Commands(self.yard)
+        self.desk = self.yard.commands
 
     def running(self, request: Request = ANY, **more: Any) -> str:
         """A job that runs."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpuyard.core.events import Placed, Started, Submitted
 from gpuyard.core.model import Cluster, Request
+from gpuyard.core.plan import Snapshot
 from gpuyard.core.policies import POLICIES
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
@@ -21,13 +22,12 @@ from gpuyard.policies.resolver import make_planner
 NOW = 10_000.0
 
 
-def yard(state: State, policy: str = "fcfs@easy") -> Any:
+def previews_of(state: State, policy: str = "fcfs@easy") -> Previews:
     clock = SimpleNamespace(now=lambda: NOW)
     views = {job: SimpleNamespace(name=f"n{job}", user="ann") for job in state.ids}
-    store, admitting = SimpleNamespace(open=views), SimpleNamespace(usage=lambda now: None)
-    return SimpleNamespace(
-        state=state, planner=make_planner(policy), clock=clock, store=store, admitting=admitting
-    )  # fmt: skip
+    context: Any = SimpleNamespace(state=state, clock=clock, store=SimpleNamespace(open=views))
+    planning: Any = SimpleNamespace(planner=make_planner(policy), snapshot=lambda now: Snapshot(state, now))
+    return Previews(context, planning)
 
 
 def queue(*waiting: Request, running: Request | None = None, gpus: int = 2) -> State:
@@ -42,7 +42,7 @@ def queue(*waiting: Request, running: Request | None = None, gpus: int = 2) -> S
 
 
 def look(state: State, policy: str, now: str = "fcfs@easy") -> Any:
-    return Previews(cast(Any, yard(state, now))).of(make_planner(policy, discipline="easy", lenient=True))
+    return previews_of(state, now).of(make_planner(policy, discipline="easy", lenient=True))
 
 
 def test_places_in_the_queue() -> None:
@@ -82,11 +82,11 @@ def test_an_empty_queue() -> None:
 
 def test_it_is_looked_at_once_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     state, planner = queue(Request(gpus=2), running=Request(gpus=2)), make_planner("sjf@easy")
-    previews = Previews(cast(Any, yard(state)))
+    previews = previews_of(state)
     first = previews.of(planner)
     assert previews.of(planner) is first
     apply(state, Submitted(50.0, "9", Request(gpus=2)))
-    previews._yard.store.open["9"] = cast(Any, SimpleNamespace(name="", user="bob"))
+    previews._context.store.open["9"] = cast(Any, SimpleNamespace(name="", user="bob"))
     assert previews.of(planner).waiting == 2
     ticks = previews._kept[planner.text][0]
     monkeypatch.setattr("gpuyard.daemon.commands.time.monotonic", lambda: ticks + 1)
@@ -97,7 +97,7 @@ def test_a_policy_that_fails_is_refused() -> None:
     planner = make_planner("sjf@easy")
     broken = SimpleNamespace(text="mine.py:broken", plan=lambda snapshot: 1 / 0, policy=planner.policy)
     with pytest.raises(UserError, match=r"mine\.py:broken fails on this queue: division by zero"):
-        Previews(cast(Any, yard(queue(Request())))).of(cast(Any, broken))
+        previews_of(queue(Request())).of(cast(Any, broken))
 
 
 requests = st.builds(

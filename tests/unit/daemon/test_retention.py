@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -65,6 +66,10 @@ class Yard:
         )
 
 
+def retention(yard: Yard, settings: Settings) -> Retention:
+    return Retention(cast(Any, yard), settings)
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(tmp_path, tmp_path / "s", keep_logs=90 * DAY, keep_history=365 * DAY)
@@ -101,9 +106,9 @@ def test_files_go_before_history(yard: Yard, settings: Settings) -> None:
     for number, age in enumerate((400, 100, 80, 0), 1):
         yard.job(number, NOW - age * DAY)
         files(settings, number)
-    assert Retention(yard, settings).sweep(NOW) == (2, 1)
+    assert retention(yard, settings).sweep(NOW) == (2, 1)
     assert (kept(settings), known(settings)) == (["3", "4"], ["2", "3", "4"])
-    assert Retention(yard, settings).sweep(NOW) == (0, 0)
+    assert retention(yard, settings).sweep(NOW) == (0, 0)
 
 
 def test_who_is_not_over_is_left_alone_however_old(yard: Yard, settings: Settings) -> None:
@@ -112,7 +117,7 @@ def test_who_is_not_over_is_left_alone_however_old(yard: Yard, settings: Setting
     yard.job(3, NOW - 399 * DAY)
     files(settings, 1, 450 * DAY)
     files(settings, 3)
-    Retention(yard, settings).sweep(NOW)
+    retention(yard, settings).sweep(NOW)
     assert (kept(settings), known(settings)) == (["1", "3"], ["1", "3"])
     again = Store(settings.database)
     state = again.load()
@@ -125,7 +130,7 @@ def test_no_id_is_ever_given_again(yard: Yard, settings: Settings) -> None:
     for number in (1, 2, 3):
         yard.job(number, NOW - 500 * DAY)
         files(settings, number)
-    Retention(yard, settings).sweep(NOW)
+    retention(yard, settings).sweep(NOW)
     assert (kept(settings), known(settings)) == (["3"], ["3"])
     assert Store(settings.database).newest == 3
 
@@ -150,7 +155,7 @@ def test_what_is_left_of_the_log_can_be_read_also_without_a_checkpoint(yard: Yar
     yard.job(1, NOW - 500 * DAY)
     yard.job(2, NOW - 400 * DAY)
     yard.job(3, None)
-    Retention(yard, settings).sweep(NOW)
+    retention(yard, settings).sweep(NOW)
     kinds = [type(record.event).__name__ for _, record in yard.store.records()]
     assert kinds == ["Opened", "PolicySet", "GpusWithdrawn", "Submitted", "Placed", "Started"]
     with_checkpoint = yard.store.load()
@@ -169,7 +174,7 @@ def test_environments_go_with_the_last_job_that_has_them(yard: Yard, settings: S
     yard.job(3, NOW, {"OURS": "shared"})
     yard.environments = dict([hashed({"COMING": "soon"})])
     yard.store.append([], yard.environments)
-    Retention(yard, settings).sweep(NOW)
+    retention(yard, settings).sweep(NOW)
     found = sqlite3.connect(settings.database).execute("SELECT content FROM environments").fetchall()
     assert {name for (content,) in found for name in json.loads(content)} == {"OURS", "COMING"}
 
@@ -178,7 +183,7 @@ def test_a_removal_that_was_cut_short_is_finished(yard: Yard, settings: Settings
     yard.job(1, NOW)
     files(settings, 1)
     (settings.jobs_dir / ".removed-7" / "1").mkdir(parents=True)
-    Retention(yard, settings).sweep(NOW)
+    retention(yard, settings).sweep(NOW)
     assert os.listdir(settings.jobs_dir) == ["1"]
 
 
@@ -186,7 +191,7 @@ def test_files_that_the_store_knows_nothing_of_go_when_nobody_has_touched_them(y
     yard.job(1, NOW)
     for number, age in ((1, 0), (5, 100), (6, 80), (9, 100)):
         files(settings, number, age * DAY)
-    Retention(yard, settings).sweep(NOW)
+    retention(yard, settings).sweep(NOW)
     assert kept(settings) == ["1", "6", "9"]
 
 
@@ -196,9 +201,9 @@ def test_nothing_is_removed_where_all_is_to_be_kept(yard: Yard, settings: Settin
     files(settings, 1)
     files(settings, 2)
     for_ever = Settings(settings.data_dir, settings.socket, keep_logs=0, keep_history=0)
-    retention = Retention(yard, for_ever)
-    retention.start()
-    retention.stop()
+    sweeper = retention(yard, for_ever)
+    sweeper.start()
+    sweeper.stop()
     assert (kept(settings), known(settings)) == (["1", "2"], ["1", "2"])
 
 
@@ -236,7 +241,7 @@ def test_answers_to_requests_with_a_key_are_kept_for_a_week(yard: Yard, settings
     told = [Answered("ann", str(n), "hash", '{"id":"1"}', NOW - n * DAY) for n in range(1, 1500)]
     work = {"work": Work(("true",), "/").to_json()}
     yard.store.append([Record(Submitted(NOW, "1", Request()), work)], answers=told)
-    Retention(yard, replace(settings, keep_logs=0.0, keep_history=0.0)).sweep(NOW + 1.0)
+    retention(yard, replace(settings, keep_logs=0.0, keep_history=0.0)).sweep(NOW + 1.0)
     reader = Reader(settings.database)
     assert [n for n in range(1, 1500) if reader.answer("ann", str(n))] == [1, 2, 3, 4, 5, 6]
     assert reader.answer("bob", "1") is None

@@ -10,7 +10,7 @@ import pytest
 from gpuyard.core.model import Request
 from gpuyard.daemon.jobs.launch import share_variables
 from gpuyard.daemon.jobs.oom import KernelKills
-from gpuyard.predict.oom import BLAMELESS, Share, Shortage, next_share, told, told_of_end, told_of_retry
+from gpuyard.predict.oom import BLAMELESS, Share, Shortage, end_text, next_share, retry_text, shortage_text
 from gpuyard.spec.work import Work
 
 GIB = 2.0**30
@@ -55,7 +55,7 @@ def test_alone_it_gets_a_gpu_that_is_large_enough_or_the_largest() -> None:
 
 def test_who_asked_for_whole_gpus_is_not_resized() -> None:
     assert next_share(died(16), Request(), WORK, [16 * GIB, 80 * GIB], BUFFER) is None
-    assert told_of_end(Request(), WORK) == ""
+    assert end_text(Request(), WORK) == ""
 
 
 def test_who_kept_to_its_share_gets_the_same_again_but_not_for_ever() -> None:
@@ -82,15 +82,15 @@ def test_who_kept_to_its_share_gets_the_same_again_but_not_for_ever() -> None:
     ],
 )
 def test_it_is_told_in_words(shortage: Shortage, request_: Request, sentence: str) -> None:
-    assert told(shortage, request_) == sentence
+    assert shortage_text(shortage, request_) == sentence
 
 
 def test_so_is_what_is_done_about_it() -> None:
-    assert told_of_retry(Share(6.5 * GIB, alone=False), WORK) == "retried with 6.5G (1 of 3)"
-    assert told_of_retry(Share(0, alone=True), replace(WORK, ooms=2)) == "retried alone on a GPU (3 of 3)"
-    assert told_of_retry(Share(GIB, alone=False, counted=False), WORK) == "retried as it was"
-    assert told_of_end(shared(4), replace(WORK, ooms=3)) == "all 3 retries with more are used up"
-    assert told_of_end(Request(), replace(WORK, ooms=1, asked_memory=GIB)) == "no GPU here is larger"
+    assert retry_text(Share(6.5 * GIB, alone=False), WORK) == "retried with 6.5G (1 of 3)"
+    assert retry_text(Share(0, alone=True), replace(WORK, ooms=2)) == "retried alone on a GPU (3 of 3)"
+    assert retry_text(Share(GIB, alone=False, counted=False), WORK) == "retried as it was"
+    assert end_text(shared(4), replace(WORK, ooms=3)) == "all 3 retries with more are used up"
+    assert end_text(Request(), replace(WORK, ooms=1, asked_memory=GIB)) == "no GPU here is larger"
 
 
 # What a job is told of its share

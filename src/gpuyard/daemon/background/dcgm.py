@@ -11,13 +11,10 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from gpuyard.core.events import Exited, Placed, Preempted, Requeued
-from gpuyard.daemon.devices.machine import Machine
-from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.store.records import Record
 
 log = logging.getLogger("gpuyard")
@@ -25,19 +22,9 @@ _AGAIN = 60.0  # seconds after which it is tried again where that failed
 _MODES = 0o755, 0o644  # others read them, whatever our umask is
 
 
-class Owner(Protocol):
-    """The yard, as far as this needs it."""
-
-    store: Store
-    machine: Machine
-    listeners: list[Callable[[list[Record]], None]]
-
-
 class JobMapping:
-    """Keeps a file for each GPU."""
-
-    def __init__(self, yard: Owner, folder: str) -> None:
-        self._yard = yard
+    def __init__(self, context: Context, folder: str) -> None:
+        self._context = context
         self._folder = Path(folder).expanduser()
         self._wanted = bool(folder)
         self._written: dict[int, str] = {}
@@ -46,22 +33,22 @@ class JobMapping:
         self._thread = threading.Thread(target=self._run, name="dcgm", daemon=True)
 
     def start(self) -> None:
-        """Begin, if a folder was named; this returns at once."""
+        """Start the thread, if a folder is set."""
         if self._wanted:
-            self._yard.listeners.append(self._heard)
+            self._context.listeners.append(self._heard)
             self._thread.start()
 
     def stop(self) -> None:
-        """End; jobs go on, and so what the files say stays."""
+        """Stop the thread; the files stay, since jobs go on."""
         self._over.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def write(self) -> None:
-        """Let the files say who is on each GPU now; what they say already is not written again."""
-        devices = [device for device in self._yard.machine.gpus.devices if not device.uuid.startswith("MIG-")]
-        running = [view for view in list(self._yard.store.open.values()) if view.state == "running"]
+        """Write the jobs of each GPU to its file, where they have changed."""
+        devices = [device for device in self._context.machine.gpus.devices if not device.uuid.startswith("MIG-")]
+        running = [view for view in list(self._context.store.open.values()) if view.state == "running"]
         _provide(self._folder)
         for device in devices:
             text = "".join(f"{view.id}\n" for view in running if device.index in view.gpus)
@@ -97,19 +84,19 @@ class JobMapping:
             self._wake.wait(_AGAIN if self._failed else None)
 
     def _heard(self, records: list[Record]) -> None:
-        """Jobs came to GPUs, or left them. Called by the yard's thread."""
+        """Called by the loop's thread."""
         if any(isinstance(record.event, Placed | Exited | Preempted | Requeued) for record in records):
             self._wake.set()
 
 
 def _provide(folder: Path) -> None:
-    """Let a folder be there, for everybody to read if it is new; one that is there already stays as it is."""
+    """Make a folder that everybody may read; an existing one stays as it is."""
     if folder.is_dir():
         return
     if folder != folder.parent:
         _provide(folder.parent)
     folder.mkdir(mode=_MODES[0], exist_ok=True)
-    # our umask took away what others need; no link is followed, should somebody have put one there meanwhile
+    # our umask took away what others need; no link is followed, should one have been put there meanwhile
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         os.fchmod(descriptor, _MODES[0])

@@ -14,9 +14,9 @@ from typing import Any
 
 from gpuyard.core.events import Exited, HarmMeasured
 from gpuyard.core.state import State
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.jobs.profiles import epochs_in
 from gpuyard.daemon.jobs.progress_reader import ProgressReader
-from gpuyard.daemon.loop import Yard
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record
 from gpuyard.daemon.store.views import JobView
@@ -24,21 +24,18 @@ from gpuyard.errors import GpuyardError
 from gpuyard.predict.slowdowns import EVIDENCE, Finding, Mark, Seen, Slowdowns
 
 log = logging.getLogger("gpuyard")
-Pair = tuple[str, str]
-"""Two kinds of jobs: who suffers, and beside whom."""
+Pair = tuple[str, str]  # two kinds of jobs: who suffers, and beside whom
 _PERIOD = 1.0  # seconds between looks, unless less is enough for a finding
 _LEAST = 0.05
 _NEWS = 0.05  # by how much a slowdown must have changed to be recorded again
 _MUCH_MORE = 10  # or by how many times as much evidence
-_PRIOR = 300.0  # seconds for which what was found out in former lives counts, at most
+_PRIOR = 300.0  # seconds for which findings of earlier daemons count, at most
 _WRITTEN = 30.0  # seconds to wait for something to be written
 
 
 class Interference:
-    """Finds out which jobs hurt each other."""
-
-    def __init__(self, yard: Yard, progress: ProgressReader, enough: float) -> None:
-        self._yard, self._progress = yard, progress
+    def __init__(self, context: Context, progress: ProgressReader, enough: float) -> None:
+        self._context, self._progress = context, progress
         self._period = max(_LEAST, min(_PERIOD, enough / 10))
         self._slowdowns = Slowdowns(enough)
         self._enough = enough
@@ -51,19 +48,16 @@ class Interference:
         self._thread = threading.Thread(target=self._run, name="interference", daemon=True)
 
     def start(self) -> None:
-        """Begin; this returns at once."""
-        self._yard.listeners.append(self._committed)
+        self._context.listeners.append(self._committed)
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def look(self, now: float) -> None:
-        """One look at all that run, and what follows from it."""
-        views = [view for view in list(self._yard.store.open.values()) if view.state == "running"]
+        views = [view for view in list(self._context.store.open.values()) if view.state == "running"]
         while self._ends:
             end = self._ends.popleft()
             self._slowdowns.ended(end.job, end.attempt, end.at)
@@ -76,13 +70,13 @@ class Interference:
         self._begin()
         while not self._over.wait(self._period):
             try:
-                self.look(self._yard.clock.now())
+                self.look(self._context.clock.now())
             except (GpuyardError, TimeoutError) as error:  # the store fails, say: it is found again later
                 log.debug("what jobs do to each other cannot be recorded now: %s", error)
 
     def _begin(self) -> None:
-        """Know what former lives found out."""
-        asked = self._yard.ask(lambda: recorded(self._yard.store, self._yard.state), changes=False)
+        """Read the findings of earlier daemons."""
+        asked = self._context.ask(lambda: recorded(self._context.store, self._context.state), changes=False)
         while not self._over.wait(_LEAST) and not asked.done():
             pass
         if asked.done():
@@ -90,7 +84,7 @@ class Interference:
             self.known = self._recorded = dict(self._former)
 
     def _committed(self, records: list[Record]) -> None:
-        """Events are on disk. Called by the yard's thread."""
+        """Called by the loop's thread."""
         for record in records:
             event = record.event
             if isinstance(event, Exited) and event.code == 0 and not event.cause:
@@ -103,22 +97,22 @@ class Interference:
         said = self._progress.said(view, now)
         mark = None if said is None else Mark(said[0].done, said[0].total, said[0].kind, said[1])
         work = epochs_in(view.work.get("command", ())) or 1.0
-        made_up = self._yard.machine.gpus.simulated and "util=" not in view.work.get("simulate_use", "")
-        busy = None if made_up else self._yard.measures.busy(view.id)
+        made_up = self._context.machine.gpus.simulated and "util=" not in view.work.get("simulate_use", "")
+        busy = None if made_up else self._context.measures.busy(view.id)
         return Seen(view.id, view.attempt, kind, view.gpus, view.started, mark, busy, work, view.name)
 
     def _record(self, news: list[Finding]) -> None:
         if not news:
             return
-        yard = self._yard
+        context = self._context
 
         def write() -> None:
             for one in news:
-                event = HarmMeasured(yard.clock.now(), one.sufferer, one.beside, round(one.slowdown, 4))
+                event = HarmMeasured(context.clock.now(), one.sufferer, one.beside, round(one.slowdown, 4))
                 details = {"evidence": one.evidence, "seconds": round(one.seconds, 1)}
-                yard.record(event, **details, jobs=list(one.jobs), names=list(one.names))
+                context.record(event, **details, jobs=list(one.jobs), names=list(one.names))
 
-        yard.ask(write).result(_WRITTEN)
+        context.ask(write).result(_WRITTEN)
         self._recorded |= {_pair(one): one for one in news}
 
 
@@ -127,7 +121,7 @@ def _pair(one: Finding) -> Pair:
 
 
 def is_news(now: Finding, then: Finding | None, apart: float) -> bool:
-    """Whether a finding is to be recorded, the last of which was another; not twice within so many seconds."""
+    """Whether to record a finding; not twice within `apart` seconds."""
     if then is None:
         return True
     if now.at < then.at + apart:
@@ -136,7 +130,7 @@ def is_news(now: Finding, then: Finding | None, apart: float) -> bool:
 
 
 def joined(now: Finding, then: Finding | None) -> Finding:
-    """A finding of this life weighed against one of a former life; better evidence of then stands."""
+    """A finding of this daemon combined with one of an earlier daemon; better evidence wins."""
     if then is None or then.evidence not in EVIDENCE:
         return now
     if then.evidence != now.evidence:
@@ -147,7 +141,7 @@ def joined(now: Finding, then: Finding | None) -> Finding:
 
 
 def recorded(store: Store, state: State) -> dict[Pair, Finding]:
-    """What the log says, of those pairs that still count."""
+    """The findings of the log, of those pairs that still count."""
     found: dict[Pair, Finding] = {}
     for record in store.latest("HarmMeasured"):
         event = record.event

@@ -1,4 +1,4 @@
-"""What GPUs do is written down: a thread of its own, fed by whoever looks at them.
+"""Records what GPUs do, in a thread of its own, fed by the threads that look at them.
 
 Looks come through a queue that never blocks who puts them there. A GPU in use is recorded every `record_period`, one
 that is idle and stays as it is every ten seconds. Where nothing can be written that is told once, and tried again every
@@ -15,10 +15,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from gpuyard.config import Settings
-from gpuyard.daemon.devices.machine import Machine
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.measurements import Seen
 from gpuyard.gpus.base import Device, Reading
 from gpuyard.recordings.chunks import HOURS, LEVELS, MINUTES, QUIET, SAMPLES, Level
@@ -37,23 +37,14 @@ _EARLY = 0.2  # of a period by which a look may come too early
 _STIR = 32 * 2**20  # bytes by which the memory of an idle GPU may differ and still be as it was
 
 
-class Owner(Protocol):
-    """The yard, as far as this needs it."""
-
-    machine: Machine
-    watchers: list[Callable[[float, Sequence[Reading], Sequence[Seen]], None]]
-
-
 class _Glance(NamedTuple):
-    """What one look told."""
-
     at: float
     readings: Sequence[Reading]
     seen: Sequence[Seen]
 
 
 class _Row(NamedTuple):
-    """What is written of a GPU, or of a job on it."""
+    """A row of a GPU, or of a job on it."""
 
     at: float
     who: Who
@@ -61,14 +52,13 @@ class _Row(NamedTuple):
 
 
 class Recorder:
-    """Writes down what GPUs do, and reads it again. For any thread."""
+    """Writes what GPUs do, and reads it. For any thread."""
 
-    def __init__(self, yard: Owner, settings: Settings) -> None:
-        self._yard, self._settings = yard, settings
+    def __init__(self, context: Context, settings: Settings) -> None:
+        self._context, self._settings = context, settings
         self.path = settings.data_dir / NAME
         self.period = max(0.0, settings.record_period)
-        self.failing = ""
-        """Why nothing can be recorded now; empty if all is well."""
+        self.failing = ""  # why nothing can be recorded now; empty if all is well
         self._queue: deque[_Glance] = deque(maxlen=_MOST)
         self._lock = threading.Lock()
         self._file: RecordingFile | None = None
@@ -84,23 +74,22 @@ class Recorder:
         return 2.5 * max(QUIET, self.period)
 
     def start(self) -> None:
-        """Begin, if anything is to be recorded; this returns at once."""
+        """Start the thread, if `record` is set."""
         if self._settings.record:
-            self._yard.watchers.append(self.look)
+            self._context.watchers.append(self.look)
             self._thread.start()
 
     def stop(self) -> None:
-        """End, with all that was seen on disk."""
+        """Stop the thread, after everything is written."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def look(self, at: float, readings: Sequence[Reading], seen: Sequence[Seen]) -> None:
-        """What a look told; by the thread that looked, which does not wait here."""
+        """Called by the thread that looked, which does not wait here."""
         self._queue.append(_Glance(at, readings, seen))
 
     def flush(self) -> None:
-        """Write down all that was seen until now."""
         with self._lock:
             if not self._settings.record or (self.failing and time.monotonic() < self._retry_at):
                 self._queue.clear()
@@ -111,7 +100,7 @@ class Recorder:
                 self._fail(error)
 
     def read(self, wanted: Wanted) -> Told | None:
-        """What is known of a span of time; None if nothing was ever recorded, or it cannot be read."""
+        """The recordings of a span of time; None if there are none, or they cannot be read."""
         self.flush()
         if not self.path.exists():
             return None
@@ -147,7 +136,7 @@ class Recorder:
         if self.failing:
             log.info("what GPUs do is recorded again")
             self.failing = ""
-        devices, last = self._yard.machine.gpus.devices, 0.0
+        devices, last = self._context.machine.gpus.devices, 0.0
         while self._queue:
             glance = self._queue.popleft()
             last = glance.at
@@ -156,11 +145,11 @@ class Recorder:
         self._tape.write(max(last, time.time()))
 
     def _fail(self, error: Exception) -> None:
-        """Give up for a while; a file that is damaged is set aside when it is opened again."""
+        """Stop writing for a while; a damaged file is set aside when it is opened again."""
         self._close()
         self._queue.clear()
         damaged = isinstance(error, sqlite3.Error) and is_damaged(error)
-        if not self.failing and not damaged:  # of a damaged file it is told when it is set aside
+        if not self.failing and not damaged:  # a damaged file is logged when it is set aside
             log.warning("what GPUs do is not recorded: %s cannot be written: %s; jobs go on", self.path, error)
         self.failing = str(error)
         self._retry_at = time.monotonic() + (0.0 if damaged else _RETRY)
@@ -173,7 +162,7 @@ class Recorder:
     # -- what is old ------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> int:
-        """Remove what need not be kept any longer, in bites; returns how many chunks."""
+        """Remove what is too old, in small steps; returns the number of chunks."""
         settings = self._settings
         kept = {SAMPLES: settings.keep_samples, MINUTES: settings.keep_minutes, HOURS: settings.keep_hours}
         removed = 0
@@ -192,7 +181,7 @@ class Recorder:
         return removed + (count or 0)
 
     def _some(self, act: Callable[[RecordingFile], _Found]) -> _Found | None:
-        """Something done to the file, while nobody writes; None if that fails."""
+        """Do something to the file under the lock; None if that fails."""
         with self._lock:
             if self._file is None:
                 return None
@@ -208,7 +197,7 @@ def _forget(level: Level, subject: int, before: float, file: RecordingFile) -> i
 
 
 class _Pace:
-    """Which looks are worth writing down: of each GPU, and of each job on it."""
+    """Which looks are written: of each GPU, and of each job on it."""
 
     def __init__(self, period: float) -> None:
         self._period = period
@@ -218,7 +207,7 @@ class _Pace:
         self._passed_over: dict[int, tuple[float, Reading, Sequence[Seen]]] = {}  # the latest, if it was not written
 
     def due(self, glance: _Glance, devices: Sequence[Device]) -> Iterator[_Row]:
-        """What of a look is to be written, and of the one before if a job came or went since, or work did."""
+        """The rows of a look, and of the one before if a job or its work began or ended since."""
         tenants: dict[int, list[Seen]] = {}
         for one in glance.seen:
             for gpu in one.gpus:
@@ -262,12 +251,11 @@ def _rows(
 
 
 def who_of(device: Device) -> Who:
-    """A GPU, as recordings know it."""
     return Who(device.index, device.uuid, device.name, device.memory, device.simulated)
 
 
 def values_of(reading: Reading, xid: int = 0, throttle: int = 0) -> dict[str, float]:
-    """What a look told of a GPU; NaN where that is not known."""
+    """A reading as a row; NaN where a value is unknown."""
     if reading.lost:
         return dict.fromkeys(KEPT_OF_GPUS, math.nan) | {"xid": float(xid)}
     known: Mapping[str, float | None] = {

@@ -12,13 +12,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import partial
-from typing import Protocol
 
 from gpuyard.config import Settings
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.idempotency import KEPT
-from gpuyard.daemon.store.log import Checkpoints, Store
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.local import stored_attempts
@@ -27,22 +25,10 @@ from gpuyard.units import format_duration
 
 log = logging.getLogger("gpuyard")
 _EVERY = 3600.0
-_BITE = 50  # jobs; about 5 ms of the yard's time
-_IDLE = 20  # times as long as a bite took passes before the next: 5 % of the yard's time at most
+_BITE = 50  # jobs; about 5 ms of the loop's time
+_IDLE = 20  # times as long as a step took passes before the next: 5 % of the loop's time at most
 _LOOKED_UP = 500
 _SHORT = 0.005
-
-
-class Owner(Protocol):
-    """The yard, as far as this needs it."""
-
-    store: Store
-    checkpoints: Checkpoints
-    environments: dict[str, str]
-
-    def ask(self, command: Callable[[], int], *, changes: bool = True) -> Future[int]:
-        """Have something done by the yard's own thread."""
-        ...
 
 
 class Stopped(Exception):
@@ -63,19 +49,15 @@ def check_kept(settings: Settings, view: JobView, attempt: int) -> None:
 
 
 class Retention:
-    """Removes what need not be kept any longer."""
-
-    def __init__(self, yard: Owner, settings: Settings) -> None:
-        self._yard, self._settings = yard, settings
+    def __init__(self, context: Context, settings: Settings) -> None:
+        self._context, self._settings = context, settings
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
 
     def start(self) -> None:
-        """Begin; this returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, within the time that a bite takes."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -91,11 +73,11 @@ class Retention:
             self._over.wait(_EVERY)
 
     def sweep(self, now: float) -> tuple[int, int]:
-        """Remove all that is too old by now: how many jobs' files, and how many jobs."""
+        """Remove everything too old: the number of jobs whose files went, and of jobs that went."""
         reader, settings = Reader(self._settings.database), self._settings
         try:
             if reader.any_answered_before(now - KEPT):
-                self._in_bites(lambda: self._yard.store.forget_answers(now - KEPT, 10 * _BITE))
+                self._in_bites(lambda: self._context.store.forget_answers(now - KEPT, 10 * _BITE))
             files = self._remove_files(reader, now) if settings.keep_logs or settings.keep_history else 0
             jobs = self._remove_history(reader, now - settings.keep_history) if settings.keep_history else 0
         finally:
@@ -107,7 +89,7 @@ class Retention:
     # -- files ------------------------------------------------------------------------------------
 
     def _remove_files(self, reader: Reader, now: float) -> int:
-        """The output of a job that is not known any more is nobody's, so both settings count."""
+        """Output of jobs that are no longer in the history goes too, so both settings count."""
         kept = min(time for time in (self._settings.keep_logs, self._settings.keep_history) if time)
         directory, before = self._settings.jobs_dir, now - kept
         stored_attempts.finish_removing(directory)
@@ -123,7 +105,7 @@ class Retention:
         return removed
 
     def _too_old(self, reader: Reader, jobs: list[str], before: float) -> Iterator[str]:
-        """Jobs that ended before an instant, and those that the store does not know since it was put back."""
+        """Jobs that ended before an instant, and those unknown to the store since a restore."""
         strangers: list[str] = []
         for begin in range(0, len(jobs), _LOOKED_UP):
             some = jobs[begin : begin + _LOOKED_UP]
@@ -140,7 +122,7 @@ class Retention:
     # -- rows -------------------------------------------------------------------------------------
 
     def _remove_history(self, reader: Reader, before: float) -> int:
-        store = self._yard.store
+        store = self._context.store
         if not reader.any_ended_before(before):
             return 0
         self._in_bites(self._want_checkpoint)
@@ -152,16 +134,15 @@ class Retention:
         return removed
 
     def _want_checkpoint(self) -> int:
-        """Only what is older than the checkpoint may go; it is made at the end of the yard's turn."""
-        self._yard.checkpoints.wanted = True
+        """Only what is older than the checkpoint may go; the loop makes one at the end of its turn."""
+        self._context.checkpoints.wanted = True
         return 0
 
     def _forget_environments(self, keys: list[str], newest: int) -> int:
-        coming = self._yard.environments  # of jobs that are not written yet
-        return self._yard.store.forget_environments([key for key in keys if key not in coming], newest)
+        coming = self._context.environments  # of jobs that are not written yet
+        return self._context.store.forget_environments([key for key in keys if key not in coming], newest)
 
     def _in_bites(self, bite: Callable[[], int]) -> int:
-        """Bite after bite until there is nothing left to remove."""
         removed = 0
         while count := self._ask(bite):
             removed += count
@@ -177,7 +158,7 @@ class Retention:
             took = time.perf_counter() - began
             return count
 
-        answer = self._yard.ask(timed)
+        answer = self._context.ask(timed)
         while True:
             try:
                 count = answer.result(1.0)

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,31 +21,29 @@ from gpuyard.core.model import Phase
 from gpuyard.core.usage.admission import USUAL, Peak, Statistics, Usage, Window, statistics_of
 from gpuyard.core.usage.charging import settle
 from gpuyard.core.usage.overcommit import hopeful
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.measurements import Measure
+from gpuyard.daemon.devices.over_limit import OverLimit
+from gpuyard.daemon.jobs.estimates import Estimates
+from gpuyard.daemon.jobs.stops import CROWDED, Stops
 from gpuyard.units import format_size
 
-if TYPE_CHECKING:
-    from gpuyard.daemon.loop import Yard
-
 USAGE = "usage"
-CROWDED = "crowded"
-"""Why somebody is told to end who was given memory that others asked for, and want now."""
 _LONGEST = 600  # samples of a window
 _MIB = 2**20
 _NOTHING = 50 * _MIB  # bytes: who uses no more has not begun, so that it does not grow says nothing
 _BITE = 250  # jobs whose charge changes in one turn
-Kind = tuple[str, str, tuple[str, ...]]
-"""Signature, likeness and command: who has the same is expected to use the same."""
+Kind = tuple[str, str, tuple[str, ...]]  # signature, likeness and command: who has the same is expected to use the same
 
 
 class Admission:
-    """What is known of usage. Windows are filled by whoever looks at GPUs; all else is for the yard's own thread."""
+    """What is known of usage. The thread that looks at GPUs fills the windows; all else is for the loop's thread."""
 
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
-        self.on = yard.settings.admission == USAGE
-        self._period = yard.settings.record_period
-        self._windows = [deque[float](maxlen=_LONGEST) for _ in yard.machine.gpus.devices]
+    def __init__(self, context: Context, estimates: Estimates, stops: Stops, over_limit: OverLimit) -> None:
+        self._context, self._estimates, self._stops, self._over_limit = context, estimates, stops, over_limit
+        self.on = context.settings.admission == USAGE
+        self._period = context.settings.record_period
+        self._windows = [deque[float](maxlen=_LONGEST) for _ in context.machine.gpus.devices]
         self._sampled = -math.inf
         self._short: set[int] = set()
         self._asked: Future[Any] | None = None
@@ -56,29 +54,29 @@ class Admission:
         self._more = False
         self._kinds: dict[str, Kind | None] = {}
 
-    # -- by whoever looks ---------------------------------------------------------------------------
+    # -- by the thread that looks ------------------------------------------------------------------------
 
     def heard(self) -> None:
-        """There was a look at the GPUs: keep what it told, and have the yard look if one of them gets full."""
+        """Called after a look at the GPUs: keep samples, and ask the loop to act if a GPU gets full."""
         at, short = time.monotonic(), set[int]()
         sample = at - self._sampled >= 0.9 * self._period
-        for look in self._yard.machine.readings():
+        for look in self._context.machine.readings():
             used, gpu = look.reading.memory_used, look.device.index
             if look.reading.lost or used is None:
                 continue
             if sample:
                 self._windows[gpu].append(float(used))
-            if used > look.device.memory - self._yard.machine.buffer:
+            if used > look.device.memory - self._context.machine.buffer:
                 short.add(gpu)
         self._sampled = at if sample else self._sampled
         self._short = short
-        if short and self._yard.state.admitted and (self._asked is None or self._asked.done()):
-            self._asked = self._yard.ask(self.look)
+        if short and self._context.state.admitted and (self._asked is None or self._asked.done()):
+            self._asked = self._context.ask(self.look)
 
     # -- what is known ------------------------------------------------------------------------------
 
-    def note(self, event: Event) -> None:
-        """Something happens: a window tells nothing of those who are placed after it."""
+    def note(self, event: Event, details: Mapping[str, Any]) -> None:
+        """A new job on a GPU restarts its window."""
         if not self.on:
             return
         if isinstance(event, Placed):
@@ -88,26 +86,25 @@ class Admission:
             self._kinds.pop(event.job, None)
 
     def usage(self, now: float) -> Usage | None:
-        """What is known now; None where nobody asked for admission by usage."""
+        """What is known now; None without admission by usage."""
         if not self.on:
             return None
-        if self._known is None or self._known_at != now or self._known_of != self._yard.state.version:
-            self._known, self._known_at, self._known_of = self._learnt(), now, self._yard.state.version
+        if self._known is None or self._known_at != now or self._known_of != self._context.state.version:
+            self._known, self._known_at, self._known_of = self._learnt(), now, self._context.state.version
         return self._known
 
     @property
     def stamp(self) -> float:
-        """Another one when there may be something new."""
+        """Changes when there may be something new."""
         return self._sampled if self.on else 0.0
 
     def due(self, now: float) -> float:
-        """When there may be something new to plan by; infinite while nobody waits for that."""
+        """When to plan again by new samples; infinite while no job needs that."""
         if self._more:
             return now
         return self._tried_at + self._period if self.on and self._matters() else math.inf
 
     def is_due(self, now: float) -> bool:
-        """Whether there is something new to plan by."""
         if now < self.due(now):
             return False
         self._tried_at = now
@@ -117,29 +114,29 @@ class Admission:
         if self._more or former.peaks != known.peaks:
             return True
         ready = any(seen.samples >= USUAL.samples for seen in known.statistics.values())
-        return ready and hopeful(self._yard.state, known)
+        return ready and hopeful(self._context.state, known)
 
     def _matters(self) -> bool:
-        """Whether somebody who shares GPUs waits, or is counted with less than it asked for."""
-        state = self._yard.state
+        """Whether a job that shares GPUs waits, or is charged less than it asked for."""
+        state = self._context.state
         if state.charges:
             return True
         rows = state.waiting.array
         return bool(len(rows)) and bool((state.table.compute[rows] < 100).any())
 
     def charge(self, now: float) -> None:
-        """Count everybody with what they are expected to need, as far as that is known."""
-        state = self._yard.state
+        """Charge jobs with what they are expected to need."""
+        state = self._context.state
         if not self.on and not state.charges:
             return
         self._planned, self._tried_at = self.usage(now), now
         events = settle(state, self._planned, now, _BITE)
         self._more = len(events) == _BITE
         for event in events:
-            self._yard.record(event)
+            self._context.record(event)
 
     def _learnt(self) -> Usage:
-        state = self._yard.state
+        state = self._context.state
         running = [row for row in state.running.array.tolist() if state.table.compute[row] < 100]
         waiting = state.waiting.array[state.table.compute[state.waiting.array] < 100].tolist()
         if not running and not waiting:
@@ -160,8 +157,8 @@ class Admission:
         return Usage(dict(self._statistics(running)), peaks)
 
     def _kind_of(self, job: str) -> Kind | None:
-        """What a job has in common with those that tell of it; None if nobody does, or it proved them wrong."""
-        work = self._yard.wishes(job)
+        """What similar jobs have in common with this one; None if they do not predict it."""
+        work = self._context.work_json(job)
         kind = (
             (work["signature"], work.get("likeness", ""), tuple(work.get("command", ()))) if _is_known(work) else None
         )
@@ -169,11 +166,11 @@ class Admission:
         return kind
 
     def _settled(self, running: list[int]) -> dict[str, tuple[str, Measure]]:
-        """Of each signature, the job that runs, has stopped growing, and uses most."""
+        """Of each signature, the running job that has stopped growing and uses most."""
         found = dict[str, tuple[str, Measure]]()
         for row in running:
-            job = self._yard.state.ids[row]
-            measure, signature = self._measure(job, row), self._yard.wishes(job).get("signature", "")
+            job = self._context.state.ids[row]
+            measure, signature = self._measure(job, row), self._context.work_json(job).get("signature", "")
             if measure is None or not signature or not self._has_settled(measure):
                 continue
             if signature not in found or (measure.peak or 0) > (found[signature][1].peak or 0):
@@ -181,34 +178,34 @@ class Admission:
         return found
 
     def _has_settled(self, measure: Measure) -> bool:
-        """Whether an attempt has not grown any more for as long as a window must be."""
+        """Whether an attempt has not grown for as long as a window must be."""
         looks = measure.settled / measure.period if measure.period else 0.0
         long = measure.settled >= USUAL.samples * self._period
         return (measure.peak or 0) > _NOTHING and long and looks >= USUAL.samples
 
     def _measure(self, job: str, row: int) -> Measure | None:
-        state, found = self._yard.state, self._yard.measures.of(job)
+        state, found = self._context.state, self._context.measures.of(job)
         running = state.phase[row] is Phase.RUNNING and row not in state.recalled
         return found if running and found is not None and found.attempt == state.attempt[row] else None
 
     def _expected(self, kind: Kind, settled: Mapping[str, tuple[str, Measure]]) -> Peak | None:
-        """What jobs of a kind will come to; None where nothing tells."""
-        told = self._yard.estimates.expected(*kind)
+        """The expected peak of a kind of jobs; None if unknown."""
+        found = self._estimates.expected(*kind)
         now = self._by_running(*settled[kind[0]]) if kind[0] in settled else None
-        past = Peak(told.memory, told.peak or told.memory, told.evidence) if told.memory > 0 else None
+        past = Peak(found.memory, found.peak or found.memory, found.evidence) if found.memory > 0 else None
         if now is None or past is None:
             return now or past
         return max(now, past, key=lambda peak: peak.memory)
 
     def _by_running(self, job: str, measure: Measure) -> Peak:
-        """What one that runs tells: as much as it uses, and the margin."""
-        margin, peak = self._yard.settings.memory_margin, float(measure.peak or 0)
+        """The prediction by a running job: its use and a margin."""
+        margin, peak = self._context.settings.memory_margin, float(measure.peak or 0)
         memory = math.ceil(peak * (1 + margin) / _MIB) * float(_MIB)
         steady = f"{measure.settled:.0f} s" if measure.settled >= 1 else f"{measure.settled:.1g} s"
         return Peak(memory, peak, f"job {job} has used {format_size(peak)} for {steady} + {100 * margin:.0f} %")
 
     def _own(self, job: str, row: int, expected: Peak | None) -> Peak | None:
-        """What a job that is on GPUs will come to: what was expected, unless it has proved that wrong."""
+        """The expected peak of a placed job; its own measurements win where they exceed the prediction."""
         measure = self._measure(job, row)
         if measure is None or not measure.peak:
             return expected
@@ -217,8 +214,7 @@ class Admission:
         return self._by_running(job, measure) if self._has_settled(measure) else None
 
     def _statistics(self, running: list[int]) -> Iterator[tuple[int, Statistics]]:
-        """What the windows of GPUs say that somebody shares."""
-        state, machine = self._yard.state, self._yard.machine
+        state, machine = self._context.state, self._context.machine
         for gpu in sorted({gpu for row in running for gpu in state.spot[row].tolist()}):
             used = np.array(tuple(self._windows[gpu]))  # another thread may add to it
             capacity = float(machine.gpus.devices[gpu].memory - machine.buffer)
@@ -227,30 +223,30 @@ class Admission:
     # -- where it went wrong ------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Where a GPU gets full, stop whoever was last given what others asked for, before somebody else dies of it."""
+        """Where a GPU gets full, stop the job that was admitted last, before another one runs out of memory."""
         for gpu in sorted(self._short):
             self._relieve(gpu)
         self._short = set()
 
     def _relieve(self, gpu: int) -> None:
-        state, yard = self._yard.state, self._yard
+        state, context = self._context.state, self._context
         there = [row for row in state.running.array.tolist() if gpu in state.spot[row].tolist()]
-        if len(there) < 2 or any(row in state.recalled for row in there) or yard.is_offended(gpu):
+        if len(there) < 2 or any(row in state.recalled for row in there) or self._over_limit.stops(gpu):
             return
-        let_in = [row for row in there if row in state.admitted and yard.store.open[state.ids[row]].kind == "job"]
+        let_in = [row for row in there if row in state.admitted and context.store.open[state.ids[row]].kind == "job"]
         if not let_in:
             return
         last = max(let_in, key=lambda row: float(state.table.turn[row]))
         left = format_size(max(0, self._free(gpu)))
         why = f"others on GPU {gpu} want what they asked for, and {left} were left"
-        yard.recall(state.ids[last], CROWDED, yard.clock.now(), message=why, gpu=gpu)
+        self._stops.recall(state.ids[last], CROWDED, context.clock.now(), message=why, gpu=gpu)
 
     def _free(self, gpu: int) -> int:
-        look = next(look for look in self._yard.machine.readings() if look.device.index == gpu)
+        look = next(look for look in self._context.machine.readings() if look.device.index == gpu)
         return int(look.device.memory - (look.reading.memory_used or 0))
 
 
 def _is_known(work: Mapping[str, Any]) -> bool:
-    """Whether a job is one of those of which others tell: it has a signature, and never proved them wrong."""
+    """Whether similar jobs predict this one: it has a signature, and never proved them wrong."""
     never_wrong = not (work.get("ooms") or work.get("crowded"))
     return bool(work.get("signature")) and never_wrong and not work.get("profiles") and work.get("kind", "job") == "job"

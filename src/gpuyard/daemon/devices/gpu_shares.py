@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuyard.core.events import Edited
 from gpuyard.core.loops.pool import Floats
 from gpuyard.core.model import Phase, Request
+from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.state import State, Table
+from gpuyard.daemon.context import Context
 from gpuyard.engines.mps_control import program
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Device
 from gpuyard.spec.work import Work
 from gpuyard.units import format_size
 
-if TYPE_CHECKING:
-    from gpuyard.daemon.loop import Yard
-
-
 _LEAST = 3, 5  # the compute capability that MPS needs
 
 
 def mps_refusal(work: Work, request: Request, devices: Sequence[Device]) -> str | None:
-    """Why a job cannot be a client, as what follows `it`; None if it can."""
+    """Why a job cannot be a client of MPS, as what follows `it`; None if it can."""
     if request.gpus != 1:
         return (
             f"asks for MPS on {request.gpus} GPUs, and a client of MPS has one; "
@@ -35,8 +32,8 @@ def mps_refusal(work: Work, request: Request, devices: Sequence[Device]) -> str 
     lacking = [one for one in devices if (not request.scope or one.index in request.scope) and _lacks(one)]
     if lacking:
         others = ",".join(str(one.index) for one in devices if not _lacks(one))
-        told = ", ".join(f"GPU {one.index} ({one.name})" for one in lacking)
-        return f"may get {told}, without MPS; " + (f"say --from {others}" if others else "do without --mps")
+        names = ", ".join(f"GPU {one.index} ({one.name})" for one in lacking)
+        return f"may get {names}, without MPS; " + (f"say --from {others}" if others else "do without --mps")
     try:
         program()
     except UserError as error:
@@ -51,39 +48,39 @@ def _lacks(device: Device) -> bool:
 _BYTE = 1e-3
 
 
-def fitted_share(yard: Yard, request: Request) -> Request:
-    """A request as it is packed: with GPUs for itself, if none has room for it beside what is taken."""
-    if request.whole or _has_room(request, _room(yard)):
+def fitted_share(context: Context, request: Request) -> Request:
+    """A request with whole GPUs, if no GPU has room for its share beside what is taken."""
+    if request.whole or _has_room(request, _room(context)):
         return request
-    return replace(request, compute=100.0) if _has_room(request, _sizes(yard.state)) else request
+    return replace(request, compute=100.0) if _has_room(request, _sizes(context.state)) else request
 
 
-def permanent_refusal(yard: Yard, request: Request, work: Work) -> str | None:
+def permanent_refusal(context: Context, planner: OrderedPlanner, request: Request, work: Work) -> str | None:
     """Why a job can never run here; None if it can. The core speaks of clusters, and this is a machine."""
-    refusal = yard.planner.refuses(yard.state, request)
+    refusal = planner.refuses(context.state, request)
     if refusal is None:
-        return mps_refusal(work, request, yard.machine.gpus.devices) if work.mps else None
-    most, buffer = yard.state.cluster.most_memory, yard.machine.buffer
+        return mps_refusal(work, request, context.machine.gpus.devices) if work.mps else None
+    most, buffer = context.state.cluster.most_memory, context.machine.buffer
     if request.memory > most and buffer:
         refusal += f", {format_size(max(0.0, most - buffer))} of it for jobs that share it"
     return refusal.replace("the cluster has", "this machine has")
 
 
-def refit_shares(yard: Yard, now: float) -> None:
-    """Give waiting shares GPUs for themselves, where more is taken of all GPUs now than lets them fit."""
-    state, table, room = yard.state, yard.state.table, _room(yard)
+def refit_shares(context: Context, now: float) -> None:
+    """Give waiting shares whole GPUs, where too little is left of all GPUs for them."""
+    state, table, room = context.state, context.state.table, _room(context)
     for row in _tight_shares(table, room):
         if state.phase[row] not in (Phase.QUEUED, Phase.HELD):
             continue
-        work, request = yard.description(state.ids[row])
+        work, request = context.description(state.ids[row])
         if not _has_room(request, room) and _has_room(request, _sizes(state)):
             begin = float(table.begin[row])  # the time of a retry is not in what was asked for
             alone = replace(request, compute=100.0, begin=begin)
-            yard.record(Edited(now, state.ids[row], alone), work=work.to_json())
+            context.record(Edited(now, state.ids[row], alone), work=work.to_json())
 
 
 def _tight_shares(table: Table, room: Floats) -> list[int]:
-    """Shares that may not fit any more; those of certain GPUs are looked at more closely."""
+    """Shares that may not fit any more; those with a scope are checked more closely."""
     n, most = table.size, np.sort(room)[::-1]
     memory, wanted = table.memory[:n], np.clip(table.gpus[:n], 1, len(most))
     few = memory > most[wanted - 1]  # of as many GPUs as it wants, the fullest has less
@@ -92,10 +89,10 @@ def _tight_shares(table: Table, room: Floats) -> list[int]:
     return found
 
 
-def _room(yard: Yard) -> Floats:
-    """What shares may have of each GPU. Who uses one that is withdrawn for that does not count: they may leave."""
-    state = yard.state
-    room = _sizes(state) - yard.machine.buffer
+def _room(context: Context) -> Floats:
+    """Bytes that shares may have of each GPU. Foreign use of a withdrawn GPU does not count: it may end."""
+    state = context.state
+    room = _sizes(state) - context.machine.buffer
     for gpu, taken in enumerate(state.taken):
         if gpu not in state.withdrawn:
             room[gpu] -= taken - state.buffer
@@ -108,6 +105,5 @@ def _sizes(state: State) -> Floats:
 
 
 def _has_room(request: Request, room: Floats) -> bool:
-    """Whether enough of the GPUs that will do have so much room."""
     allowed = room[[gpu for gpu in request.scope if gpu < len(room)]] if request.scope else room
     return int((allowed >= request.memory - _BYTE).sum()) >= request.gpus

@@ -1,4 +1,4 @@
-"""What of a GPU is used by nobody of ours: what jobs that share it cannot have.
+"""The machine's GPUs, and what foreign processes use of them: jobs that share a GPU cannot have that.
 
 Pure: what a look told goes in, with the time of the look, and what counts comes out. A job may not find less than it
 was promised, so what others use counts as soon as it is known to be theirs. What nobody can be named for must last
@@ -24,62 +24,56 @@ from gpuyard.gpus.base import Device, Gpus, Reading
 from gpuyard.gpus.ownership import FreeRule, Identity, Sampler, Verdict, identify
 from gpuyard.units import format_size
 
-STEP = 64 * 2**20
-"""Bytes that it is rounded up to."""
-LITTLE = 50 * 2**20
-"""Less than this is what drivers take of a GPU that nobody uses; what is kept free covers it."""
-_SETTLES = 2.0  # seconds for which memory must have been in use by somebody unknown before it counts
+STEP = 64 * 2**20  # bytes that it is rounded up to
+LITTLE = 50 * 2**20  # drivers take less than this of an unused GPU; the buffer covers it
+_SETTLES = 2.0  # seconds for which unknown processes must have used memory before it counts
 _LASTS = 5.0  # seconds for which it counts when it is used no more
 
 
 class ForeignUse(NamedTuple):
-    """What others use of a GPU, in bytes."""
+    """Bytes of a GPU in use by foreign processes."""
 
-    known: float
-    """By processes that are seen, or by our jobs beyond what they were promised."""
-    unknown: float
-    """By nobody knows whom."""
+    known: float  # by processes that are seen, or by our jobs beyond what they were promised
+    unknown: float  # by unknown processes
 
     @property
     def all(self) -> float:
-        """Both."""
         return self.known + self.unknown
 
 
 def used_by_others(
     used: float, processes: Iterable[tuple[str | None, int]], promised: Mapping[str, float]
 ) -> ForeignUse | None:
-    """What others use of a GPU with so many bytes in use; None where that cannot be told.
+    """Foreign use of a GPU with `used` bytes in use; None if unknown.
 
     `processes` are those on it, by job and bytes (0: not known); `promised` is what our jobs may use of it. A job that
     has no place on it is one of the others, and what a job uses beyond its promise is nobody's to give.
     """
     uses: dict[str, int] = {}
-    foreign, told, foreign_told = 0, True, True
+    foreign, known, foreign_known = 0, True, True
     for job, memory in processes:
         if job is not None and job in promised:
             uses[job] = uses.get(job, 0) + memory
-            told = told and memory > 0
+            known = known and memory > 0
         else:
             foreign += memory
-            foreign_told = foreign_told and memory > 0
-    if not told:  # the rest is ours, or is not: nobody knows
-        return ForeignUse(float(foreign), 0.0) if foreign_told else None
+            foreign_known = foreign_known and memory > 0
+    if not known:  # the rest may be ours or not
+        return ForeignUse(float(foreign), 0.0) if foreign_known else None
     excess = sum(max(0.0, use - promised[job]) for job, use in uses.items())
     rest = used - foreign - sum(uses.values())
     return ForeignUse(float(foreign) + excess, max(0.0, rest))
 
 
 class ForeignTally:
-    """What counts as used by others on one GPU."""
+    """The foreign use of one GPU that counts."""
 
     def __init__(self) -> None:
-        self.counted = 0
-        """Bytes; whole steps."""
+        self.counted = 0  # bytes; whole steps
         self._seen: list[tuple[float, ForeignUse]] = []
 
     def add(self, at: float, use: ForeignUse) -> int:
-        """Take notice of a look, at a time that only goes forward; returns what counts now."""
+        """Add a look, at a time that only goes forward; returns the bytes that count now."""
         self._seen = [(when, one) for when, one in self._seen if when > at - _LASTS] + [(at, use)]
         lasting = min(one.unknown for when, one in self._seen if when > at - _SETTLES)
         now = _steps(use.known + lasting)
@@ -99,35 +93,27 @@ def _steps(size: float) -> int:
 _REST = 10  # times as long as a look took passes before the next, however eagerly people watch; a second at most
 _AT_ONCE = 0.1  # seconds between looks while jobs begin
 _FRESH = 0.25  # seconds for which a look is good enough to start a job by
-OFTEN = 0.25
-"""Seconds between looks while jobs share GPUs: what one of them takes too much, others lack."""
+OFTEN = 0.25  # seconds between looks while jobs share GPUs: what one of them takes too much, others lack
 
 
 class OwnerOn(Protocol):
-    """Knows which job a process belongs to, as far as a GPU is concerned; None: nobody's of ours."""
+    """Maps a process on a GPU to the job that it belongs to; None: a foreign process."""
 
     def __call__(self, pid: int, gpu: int) -> tuple[str, int] | None: ...
 
 
 class Occupant(NamedTuple):
-    """A process on a GPU, and whose it was at the time of the look."""
+    """A process on a GPU, and its job at the time of the look."""
 
     pid: int
-    memory: int
-    """Bytes on this GPU; 0 where that is not known."""
-    who: Identity | None
-    """None if it was gone already."""
-    job: str | None
-    """None: it is of no job of ours; empty: it is ours, but of no job (MPS)."""
-    graphics: bool = False
-    """Whether it only draws, as a desktop does."""
-    utilization: int | None = None
-    """Percent of the GPU that it kept busy lately, where that is known."""
+    memory: int  # bytes on this GPU; 0 where that is not known
+    who: Identity | None  # None if it was gone already
+    job: str | None  # None: it is of no job of ours; empty: it is ours, but of no job (MPS)
+    graphics: bool = False  # whether it only draws, as a desktop does
+    utilization: int | None = None  # percent of the GPU that it kept busy lately, where that is known
 
 
 class Look(NamedTuple):
-    """What was seen of a GPU."""
-
     device: Device
     reading: Reading
     verdict: Verdict
@@ -135,7 +121,7 @@ class Look(NamedTuple):
 
 
 class Machine:
-    """GPUs, and who uses them."""
+    """The GPUs, and the processes on them."""
 
     def __init__(
         self,
@@ -148,8 +134,7 @@ class Machine:
         beside: bool = False,
     ) -> None:
         self.gpus = gpus
-        self.buffer = buffer
-        """Bytes of each GPU that are given to nobody who shares it."""
+        self.buffer = buffer  # bytes of each GPU that no share may have
         self._beside = beside  # whether shares may start where others are
         self._others = [ForeignTally() for _ in gpus.devices]
         self.node = engine.nodes()[0].name
@@ -160,12 +145,10 @@ class Machine:
         self._cost = 0.0  # seconds that the last look took
         self._pretended: Sequence[Reading] = ()
         self._shared = self._news = False
-        self.often = OFTEN
-        """Seconds between looks while jobs share GPUs."""
-        self.looks = 0
-        """How often real GPUs were looked at."""
+        self.often = OFTEN  # seconds between looks while jobs share GPUs
+        self.looks = 0  # how often real GPUs were looked at
         self.xids: Counter[tuple[int, int]] = Counter()
-        """How often the driver told of each error, by GPU and number, since the daemon began."""
+        """Errors by GPU and number since the daemon began."""
         self.uses: Mapping[str, Mapping[int, int]] = {}
         """Bytes that jobs take of each simulated GPU, where they say what they use; replaced as a whole."""
         self._occupants: list[tuple[Occupant, ...]] = [()] * len(gpus.devices)
@@ -175,22 +158,19 @@ class Machine:
 
     @property
     def cluster(self) -> Cluster:
-        """What there is to plan with."""
         sizes = tuple(float(device.memory) or 1.0 for device in self.gpus.devices)
         alike = len(set(sizes)) == 1
         return Cluster((len(sizes),), max(sizes), gpu_memory=() if alike else sizes)
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """What identifies each GPU."""
         return tuple(device.uuid for device in self.gpus.devices)
 
     def least_memory(self, gpus: Iterable[int]) -> float:
-        """Bytes of the smallest of some GPUs."""
         return float(min((self.gpus.devices[gpu].memory for gpu in gpus), default=0))
 
     def due(self) -> float:
-        """When the next look is due, on the monotonic clock. Simulated GPUs change by nobody's hand."""
+        """When the next look is due, on the monotonic clock. Simulated GPUs need none."""
         if self.gpus.simulated and self._seen > 0:
             return math.inf
         period = self.often if self._shared else self.samples.period
@@ -199,19 +179,18 @@ class Machine:
         return self._seen + max(period, min(SELDOM, _REST * self._cost))
 
     def is_stale(self) -> bool:
-        """Whether a job should not be started by what was seen last."""
+        """Whether the last look is too old to start a job by it."""
         return not self.gpus.simulated and time.monotonic() - self._seen > _FRESH
 
     def began(self) -> None:
-        """A job of ours has just begun: it is looked at soon, so that also a short one is seen."""
+        """A job has just begun: look soon, so that a short one is seen too."""
         self._news = True
 
     def left(self, gpus: Iterable[int]) -> None:
-        """A job of ours has just left these GPUs."""
         self._left |= dict.fromkeys(gpus, time.monotonic())
 
     def readings(self) -> Iterator[Look]:
-        """What was seen last. For any thread: what is replaced is replaced as a whole."""
+        """The last look. For any thread: values are replaced as a whole."""
         seen = (
             self._pretended
             or self._sampler.readings
@@ -220,23 +199,23 @@ class Machine:
         return map(Look, self.gpus.devices, seen, self.verdicts, self._occupants)
 
     def pretend(self, at: float, readings: Sequence[Reading], uses: Mapping[str, Mapping[int, int]]) -> None:
-        """What simulated GPUs are said to do, and what jobs use of them; it decides nothing."""
+        """Set the load of simulated GPUs, and what jobs use of them; it decides nothing."""
         self._pretended, self.uses = readings, uses
         self.samples.add(at, readings)
 
     def age(self) -> float:
-        """Seconds since that was; what is simulated is always as of now."""
+        """Seconds since the last look; 0 for simulated GPUs."""
         return 0.0 if self.gpus.simulated else time.monotonic() - self._seen
 
     def in_use(self, gpu: int, seconds: float) -> bool | None:
-        """Whether anybody is on a GPU that was given away so many seconds ago; None if that cannot be told."""
+        """Whether any process is on a GPU that was given away some seconds ago; None if unknown."""
         if self.gpus.simulated or math.isinf(self._seen):
             return None
         state = self._sampler.verdict(gpu, lambda pid: None, placed=False, since_left=seconds).state
         return None if state == "unknown" else state != "free"
 
     def changes(self, state: State, now: float) -> Iterator[tuple[GpusWithdrawn | GpusRestored | MemoryTaken, str]]:
-        """Look, if it is time to, and tell which GPUs can be used no longer, or again, or how much of them, and why."""
+        """Look, if it is time to; events of GPUs that became unusable, usable, or fuller, with the reason."""
         ticks = time.monotonic()
         rows = state.running.array
         self._shared = bool(rows.size) and bool((state.table.compute[rows] < 100.0).any())
@@ -248,7 +227,7 @@ class Machine:
         placed = {gpu for row in state.running.array for gpu in state.spot[row].tolist()} | state.lent.keys()
         self._sampler.fresh(_FRESH)
         self._occupants = owners = self._attributed()
-        for gpu, verdict in enumerate(self._judged(owners, placed, ticks)):
+        for gpu, verdict in enumerate(self._verdicts(owners, placed, ticks)):
             self.verdicts[gpu] = verdict
             bad: str | None = verdict.state if verdict.state in ("foreign", "unknown") else None
             if bad != "unknown" and not self.gpus.simulated and (bad is None or self._beside):
@@ -264,10 +243,10 @@ class Machine:
         if not self.gpus.simulated:
             self.looks += 1
             self.xids.update((reading.index, reading.xid) for reading in self._sampler.readings if reading.xid)
-            self.samples.add(now, self._sampler.readings)  # last: who is told looks at all of it
+            self.samples.add(now, self._sampler.readings)  # last: its listeners look at all of it
 
     def _use(self, gpu: int, state: State, ticks: float) -> ForeignUse | None:
-        """What others than our jobs use of a GPU by the latest look; None where that cannot be told."""
+        """Foreign use of a GPU by the latest look; None if unknown."""
         table, promised = state.table, dict[str, float]()
         for row in state.running.array.tolist():
             if gpu in state.spot[row] or state.lent.get(gpu) == state.ids[row]:
@@ -279,7 +258,7 @@ class Machine:
         return use
 
     def _taken(self, state: State, now: float) -> Iterator[tuple[MemoryTaken, str]]:
-        """Tell how much of each GPU no share may use, if that has changed."""
+        """Events of GPUs of which another part is unusable for shares now."""
         others = [tally.counted for tally in self._others]
         taken = tuple(self.buffer + other for other in others)
         if taken == state.taken or (not any(taken) and not state.taken):
@@ -288,8 +267,7 @@ class Machine:
         why = f"others use {', '.join(used)}" if used else "nobody else uses any"
         yield MemoryTaken(now, taken, self.buffer), f"{format_size(self.buffer)} of each are kept free; {why}"
 
-    def _judged(self, occupants: list[tuple[Occupant, ...]], placed: set[int], ticks: float) -> Iterator[Verdict]:
-        """Whose each GPU is."""
+    def _verdicts(self, occupants: list[tuple[Occupant, ...]], placed: set[int], ticks: float) -> Iterator[Verdict]:
         for gpu, there in enumerate(occupants):
             left = self._left.get(gpu)
             owners = {occupant.pid: occupant.job for occupant in there}
@@ -297,7 +275,7 @@ class Machine:
             yield self._sampler.verdict(gpu, owners.get, placed=gpu in placed, since_left=since)
 
     def _attributed(self) -> list[tuple[Occupant, ...]]:
-        """Who is on each GPU, by the latest look. Who a process is does not change while it is there."""
+        """The processes on each GPU by the latest look. The job of a process does not change."""
         known, self._known = self._known, {}
         found = []
         for reading in self._sampler.readings:

@@ -27,58 +27,41 @@ log = logging.getLogger("gpuyard")
 _APART = 1.0  # seconds from one writing to the next, at least
 _SELDOM = 10.0  # the same where no peak has grown
 _RISE = 1.02  # times as much is a higher peak, and not only a bit of noise
-_NOTHING = 50 * 2**20  # bytes that a driver may keep of a GPU that nobody uses
+_NOTHING = 50 * 2**20  # bytes that a driver may keep of an unused GPU
 
 
 class Seen(NamedTuple):
-    """What one look told of an attempt."""
+    """What one look saw of an attempt."""
 
     job: str
     attempt: int
-    began: float
-    """When the attempt did, in seconds since the epoch."""
-    uses: Mapping[int, int] | None
-    """Bytes on each of its GPUs; None where that cannot be known."""
-    utilization: float | None = None
-    """Percent of its GPUs that it keeps busy, on average; None where that is not known."""
-    alone: bool = True
-    """Whether no other job of ours is on its GPUs."""
-    gpus: tuple[int, ...] = ()
-    """Those that it has."""
-    watts: float | None = None
-    """What its GPUs draw, as far as that is its own part; None where that is not told."""
+    began: float  # when the attempt did, in seconds since the epoch
+    uses: Mapping[int, int] | None  # bytes on each of its GPUs; None where that cannot be known
+    utilization: float | None = None  # percent of its GPUs that it keeps busy, on average; None where that is not known
+    alone: bool = True  # whether no other job of ours is on its GPUs
+    gpus: tuple[int, ...] = ()  # those that it has
+    watts: float | None = None  # what its GPUs draw, as far as that is its own part; None if unknown
 
 
 class Measure(NamedTuple):
-    """What an attempt used so far."""
-
     attempt: int
-    peak: int | None
-    """Bytes on one GPU at most; None where nothing was seen."""
+    peak: int | None  # bytes on one GPU at most; None where nothing was seen
     mean: float | None
     samples: int
-    period: float
-    """Seconds from one look to the next, on average."""
-    seconds: float
-    """For how long it ran, as of the last look, or of its end."""
+    period: float  # seconds from one look to the next, on average
+    seconds: float  # for how long it ran, as of the last look, or of its end
     utilization: float | None
     alone: bool
-    settled: float
-    """For how many of the seconds its peak has not risen any more."""
-    current: Mapping[int, int]
-    """Bytes on each GPU, as of the last look."""
-    energy_wh: float | None = None
-    """Watt-hours that its GPUs drew for it; None where their power is not told."""
+    settled: float  # for how many of the seconds its peak has not risen any more
+    current: Mapping[int, int]  # bytes on each GPU, as of the last look
+    energy_wh: float | None = None  # watt-hours that its GPUs drew for it; None if unknown
 
     def to_json(self) -> dict[str, Any]:
-        """What is recorded with the attempt's end."""
         return {name: value for name, value in self._asdict().items() if name not in ("attempt", "current")}
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What is counted of an attempt."""
-
     attempt: int
     began: float
     first: float = 0.0
@@ -94,11 +77,10 @@ class _Tally:
     current: dict[int, int] = field(default_factory=dict)
     joules: float | None = None
     watts: float | None = None
-    drawn: float = 0.0
-    """Until when the energy is counted."""
+    drawn: float = 0.0  # until when the energy is counted
 
     def draw(self, at: float, watts: float | None) -> None:
-        """Count the energy since the last look that told of it, or since the beginning."""
+        """Add the energy since the last look with power, or since the start."""
         if watts is None:
             return
         since, before = (self.began, watts) if self.joules is None else (self.drawn, self.watts or 0.0)
@@ -107,7 +89,7 @@ class _Tally:
         self.watts, self.drawn = watts, max(at, since)
 
     def add(self, at: float, seen: Seen) -> bool:
-        """One more look; whether that raised the peak."""
+        """Add a look; returns whether it raised the peak."""
         self.alone = self.alone and seen.alone
         self.draw(at, seen.watts)
         if seen.utilization is not None:
@@ -152,8 +134,7 @@ class Measures:
     def __init__(self, path: Path) -> None:
         self.listeners: list[Callable[[], None]] = []
         """Told that there was a look, by the thread that looked: they must be quick."""
-        self.gpu_memory = 0.0
-        """Bytes of the largest GPU: what shares are shares of."""
+        self.gpu_memory = 0.0  # bytes of the largest GPU: what shares are shares of
         self._path = path
         self._lock = threading.Lock()
         self._tallies = _read(path)
@@ -161,7 +142,7 @@ class Measures:
         self._grown = self._changed = self._failed = False
 
     def note(self, at: float, seen: Iterable[Seen], lives: Callable[[str, int], bool]) -> None:
-        """What one look told of all who run; of an attempt that does not live any more nothing is kept."""
+        """Add a look at all running attempts; what is known of others is dropped."""
         with self._lock:
             for one in seen:
                 self._grown |= self._tally(one).add(at, one)
@@ -179,17 +160,17 @@ class Measures:
             tally = self._tallies.get(job)
             if tally is None:
                 return None
-            looked = tally.last if tally.samples else tally.drawn  # what nobody can tell the memory of has run as well
+            looked = tally.last if tally.samples else tally.drawn  # an attempt of unknown memory has run as well
             return tally.measure(max(looked, tally.began))
 
     def busy(self, job: str) -> tuple[float, int] | None:
-        """Percent of its GPUs that a job kept busy, added up over all looks that told, and how many there were."""
+        """Percent that a job kept its GPUs busy, summed over looks, and the number of looks."""
         with self._lock:
             tally = self._tallies.get(job)
             return (tally.busy, tally.busy_samples) if tally is not None and tally.busy_samples else None
 
     def live(self, view: JobView) -> dict[str, Any] | None:
-        """What a job uses that runs, as people are told of it; `current` is what it takes of one GPU, at most, now."""
+        """What a running job uses, for listings; `current` is its use of one GPU, at most, now."""
         found = self.of(view.id) if view.state == "running" else None
         if found is None or found.attempt != view.attempt:
             return None
@@ -198,7 +179,7 @@ class Measures:
         return {**found.to_json(), "gpu_seconds": took, "current": current}
 
     def gpu_seconds(self, work: Mapping[str, Any], gpus: int, seconds: float) -> float:
-        """Seconds of whole GPUs that a job took which had so many for so long, or its share of them."""
+        """Seconds of whole GPUs, or of the job's share of them."""
         return round(gpus * seconds * gpu_part(work, self.gpu_memory), 3)
 
     def latest(self) -> dict[str, int]:
@@ -207,7 +188,7 @@ class Measures:
             return {job: max(tally.current.values(), default=0) for job, tally in self._tallies.items()}
 
     def take(self, job: str, attempt: int, began: float, ended: float, last: Seen | None = None) -> dict[str, Any]:
-        """What an attempt used that has ended, to be recorded; `last` is what can still be told of its last instant.
+        """What an attempt used that has ended, to be recorded; `last` is what is known of its last instant.
 
         It is kept until the attempt is known to be over, since what is recorded may yet fail to be written.
         """
@@ -222,7 +203,7 @@ class Measures:
             return tally.measure(ended).to_json()
 
     def close(self) -> None:
-        """Write down what is known, for the next daemon."""
+        """Write everything for the next daemon."""
         with self._lock:
             self._write_at = 0.0
             self._grown = self._changed
@@ -235,7 +216,6 @@ class Measures:
         return tally
 
     def _write(self) -> None:
-        """Write it down, if it is time to."""
         now = time.monotonic()
         if not self._changed or now < self._write_at + (0.0 if self._grown else _SELDOM - _APART):
             return
@@ -255,7 +235,7 @@ class Measures:
 
 
 def _read(path: Path) -> dict[str, _Tally]:
-    """What a former daemon wrote; nothing where that cannot be read."""
+    """The file of an earlier daemon; empty if it cannot be read."""
     try:
         found = {job: _Tally(**tally) for job, tally in json.loads(path.read_text()).items()}
         for tally in found.values():
@@ -269,7 +249,7 @@ def _read(path: Path) -> dict[str, _Tally]:
 
 
 def seen_on(looks: Iterable[Look], state: State) -> list[Seen]:
-    """What a look at real GPUs told of every attempt that is on them, by all its processes there."""
+    """What a look at real GPUs saw of every attempt on them, by all its processes."""
     by_gpu = {look.device.index: look for look in looks}
     rows: list[int] = state.running.array.tolist()
     spots = {row: state.spot[row].tolist() for row in rows if not math.isinf(float(state.table.started[row]))}
@@ -294,7 +274,7 @@ def seen_on(looks: Iterable[Look], state: State) -> list[Seen]:
 
 
 def _bytes_of(job: str, look: Look) -> int | None:
-    """What all processes of a job take of a GPU; None where the driver does not tell, which is not nothing."""
+    """Bytes of a GPU that all processes of a job use; None where the driver does not tell, which is not 0."""
     if look.reading.lost:
         return None
     sizes = [one.memory for one in look.occupants if one.job == job]
@@ -305,7 +285,7 @@ def _bytes_of(job: str, look: Look) -> int | None:
 
 
 def _busy_of(job: str, look: Look, alone: bool) -> float | None:
-    """Percent of a GPU that a job keeps busy: by its processes, else by the GPU, if nobody else is there."""
+    """Percent of a GPU that a job keeps busy: by its processes; by the GPU, if it is alone there."""
     if look.reading.lost:
         return None
     parts = [one.utilization for one in look.occupants if one.job == job]
@@ -317,5 +297,5 @@ def _busy_of(job: str, look: Look, alone: bool) -> float | None:
 
 
 def _is_mps(one: Occupant) -> bool:
-    """Whether a process is a server of MPS, which does the work of its clients: they seem idle beside it."""
+    """Whether a process is an MPS server, which does the work of its clients: they seem idle beside it."""
     return one.who is not None and one.who.name.startswith("nvidia-cuda-mps")

@@ -12,24 +12,21 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gpuyard.core.events import Edited
 from gpuyard.core.model import Phase
+from gpuyard.daemon.context import Context
+from gpuyard.daemon.jobs.stops import OOM, OOM_GRACE, Stops
 from gpuyard.predict.oom import FULL, TOLERANCE
 from gpuyard.units import format_size
 
-if TYPE_CHECKING:
-    from gpuyard.daemon.loop import Yard
-
 log = logging.getLogger("gpuyard")
-GRACE = 2.0
-"""Seconds from SIGTERM to SIGKILL for who takes what others were promised."""
-_LATELY = 3.0  # seconds for which a GPU that was full is taken to have been so when somebody died on it
+_LATELY = 3.0  # seconds for which a full GPU explains the death of a job on it
 
 
 class Excess(NamedTuple):
-    """More than a share of a GPU."""
+    """Use beyond a share of a GPU."""
 
     job: str
     attempt: int
@@ -39,10 +36,10 @@ class Excess(NamedTuple):
 
 
 class OverLimit:
-    """Who exceeds its share."""
+    """Finds jobs that exceed their share."""
 
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
+    def __init__(self, context: Context, stops: Stops) -> None:
+        self._context, self._stops = context, stops
         self._warned: set[tuple[str, int]] = set()
         self._stopped: set[tuple[str, int]] = set()
         self._full_at: dict[int, float] = {}
@@ -51,22 +48,22 @@ class OverLimit:
     # -- from any thread ------------------------------------------------------------------------------
 
     def heard(self) -> None:
-        """There was a look at what jobs use: remember full GPUs, and have the yard look if somebody takes too much."""
-        if not self._yard.machine.gpus.simulated:  # these say themselves who does not get what it wants
+        """Called after a look at jobs: remember full GPUs, and ask the loop to act if a job takes too much."""
+        if not self._context.machine.gpus.simulated:  # these say themselves who does not get what it wants
             self._note_full()
         if (self._asked is None or self._asked.done()) and self._is_anybody_over():
-            self._asked = self._yard.ask(self.look)
+            self._asked = self._context.ask(self.look)
 
     def _note_full(self) -> None:
         ticks = time.monotonic()
-        for look in self._yard.machine.readings():
+        for look in self._context.machine.readings():
             used, total = look.reading.memory_used, look.device.memory
             if used is not None and total and used >= FULL * total:
                 self._full_at[look.device.index] = ticks
 
     def _is_anybody_over(self) -> bool:
-        for job, used in self._yard.measures.latest().items():
-            view = self._yard.store.open.get(job)
+        for job, used in self._context.measures.latest().items():
+            view = self._context.store.open.get(job)
             if view is None or view.state != "running" or view.recalled or view.work.get("alone"):
                 continue
             promised = view.work.get("gpu_memory")
@@ -74,7 +71,7 @@ class OverLimit:
                 return True
         return False
 
-    # -- by the yard's own ----------------------------------------------------------------------------
+    # -- by the loop's thread -------------------------------------------------------------------------
 
     def were_full(self, gpus: Iterable[int]) -> bool:
         """Whether one of these GPUs had no memory left a moment ago."""
@@ -89,13 +86,13 @@ class OverLimit:
         return found
 
     def stops(self, gpu: int) -> bool:
-        """Whether somebody on a GPU exceeds its share, and is stopped for that if the GPU gets full."""
+        """Whether a job on a GPU exceeds its share, and is stopped if the GPU gets full."""
         over = [one for one in self._excesses() if one.gpu == gpu]
-        return self._yard.settings.over_memory != "warn" and bool(over)
+        return self._context.settings.over_memory != "warn" and bool(over)
 
     def look(self) -> None:
-        """Tell of those who use more than their share, and stop whom the setting says."""
-        now, over = self._yard.clock.now(), list(self._excesses())
+        """Warn of jobs that use more than their share, and stop those that the setting says."""
+        now, over = self._context.clock.now(), list(self._excesses())
         for excess in over:
             if (excess.job, excess.attempt) not in self._warned:
                 self._warn(excess, now)
@@ -104,14 +101,14 @@ class OverLimit:
                 continue  # on another of its GPUs
             self._stopped.add((excess.job, excess.attempt))
             why = f"uses {format_size(excess.used)} of GPU {excess.gpu}, {format_size(excess.promised)} were promised"
-            self._yard.recall(excess.job, "oom", now, GRACE, message=why, used=excess.used, gpu=excess.gpu)
+            self._stops.recall(excess.job, OOM, now, OOM_GRACE, message=why, used=excess.used, gpu=excess.gpu)
 
     def _excesses(self) -> Iterator[Excess]:
-        """Of everybody who uses too much on which GPU; of each job first where it is most."""
-        state = self._yard.state
+        """Every excess on every GPU; of each job the largest first."""
+        state = self._context.state
         for row in self._staying():
             job, attempt, promised = state.ids[row], state.attempt[row], float(state.table.memory[row])
-            measure = self._yard.measures.of(job)
+            measure = self._context.measures.of(job)
             if measure is None or measure.attempt != attempt or float(state.table.compute[row]) >= 100:
                 continue
             for used, gpu in sorted(((size, gpu) for gpu, size in measure.current.items()), reverse=True):
@@ -119,8 +116,8 @@ class OverLimit:
                     yield Excess(job, attempt, gpu, float(used), promised)
 
     def _staying(self) -> list[int]:
-        """Who is on GPUs and was not told to end."""
-        state = self._yard.state
+        """Rows on GPUs that were not told to end."""
+        state = self._context.state
         return [row for row in state.running.array.tolist() if row not in state.recalled]
 
     def _warn(self, excess: Excess, now: float) -> None:
@@ -128,15 +125,15 @@ class OverLimit:
         used, promised = format_size(excess.used), format_size(excess.promised)
         message = f"uses {used} of GPU {excess.gpu}, but {promised} were promised"
         log.warning("job %s %s", excess.job, message)
-        work, request = self._yard.description(excess.job)
-        self._yard.record(Edited(now, excess.job, request), work=work.to_json(), message=message)
+        work, request = self._context.description(excess.job)
+        self._context.record(Edited(now, excess.job, request), work=work.to_json(), message=message)
 
     def _to_stop(self, over: list[Excess]) -> Iterator[Excess]:
-        """Those of the offenders who are to end: never leases, whose processes are not ours, nor who is alone."""
-        how = self._yard.settings.over_memory
+        """The jobs to stop: never leases, whose processes are not ours, nor a job alone on its GPUs."""
+        how = self._context.settings.over_memory
         if how == "warn" or not over:
             return
-        state, store = self._yard.state, self._yard.store
+        state, store = self._context.state, self._context.store
         tenants = Counter(gpu for row in self._staying() for gpu in state.spot[row].tolist())
         ours = [one for one in over if tenants[one.gpu] > 1 and store.open[one.job].kind == "job"]
         if how == "stop":
@@ -151,8 +148,8 @@ class OverLimit:
                 yield largest
 
     def _is_short(self, gpu: int, over: list[Excess]) -> bool:
-        """Whether a GPU has not as much as those on it were promised, beside what is taken beyond that."""
-        state, machine = self._yard.state, self._yard.machine
+        """Whether the excess leaves too little of a GPU for what the jobs on it were promised."""
+        state, machine = self._context.state, self._context.machine
         excess = sum(one.used - one.promised for one in over if one.gpu == gpu)
         there = [row for row in self._staying() if gpu in state.spot[row].tolist()]
         promised = sum(float(state.table.footprint[row]) for row in there)

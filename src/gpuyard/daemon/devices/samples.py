@@ -19,37 +19,27 @@ from gpuyard.gpus.base import Reading
 Span = Literal["fine", "coarse"]
 Values = NDArray[np.float32]
 
-COLUMNS = ("utilization", "memory_used", "temperature", "power")
-"""Percent, bytes, degrees Celsius and watts."""
-OFTEN, SELDOM = 0.5, 1.0
-"""Seconds between looks while somebody watches, and otherwise."""
+COLUMNS = ("utilization", "memory_used", "temperature", "power")  # percent, bytes, degrees Celsius and watts
+OFTEN, SELDOM = 0.5, 1.0  # seconds between looks while a user watches, and otherwise
 MINUTE = 60.0
-_WATCHED = 10.0  # seconds after a question in which somebody is taken to watch
+_WATCHED = 10.0  # seconds after a request in which a user counts as watching
 _APART = 0.4  # seconds between samples at least: a look that a start needs may come at any time
 _FINE, _COARSE = int(600 / _APART), 24 * 60
 _MOST = 100_000  # samples times GPUs in one part
 
 
 class Part(NamedTuple):
-    """Some samples, the oldest first."""
-
     period: float
-    at: NDArray[np.float64]
-    """Seconds since the epoch."""
+    at: NDArray[np.float64]  # seconds since the epoch
     gpus: tuple[int, ...]
-    values: Values
-    """By column, GPU and sample."""
+    values: Values  # by column, GPU and sample
 
 
 class Samples:
-    """The samples of some GPUs."""
-
     def __init__(self, gpus: int) -> None:
         self.gpus = gpus
-        self.newest = 0.0
-        """When the latest sample was taken, in seconds since the epoch; 0 before the first."""
-        self.newest_minute = 0.0
-        """When the latest minute began whose means are known."""
+        self.newest = 0.0  # when the latest sample was taken, in seconds since the epoch; 0 before the first
+        self.newest_minute = 0.0  # when the latest minute began whose means are known
         self.listeners: list[Callable[[], None]] = []
         """Told that there is a new sample, by the thread that added it: they must be quick."""
         self._fine, self._coarse = _Ring(_FINE, gpus), _Ring(_COARSE, gpus)
@@ -58,16 +48,15 @@ class Samples:
         self._asked = -_WATCHED
 
     def watched(self) -> None:
-        """Somebody looks at the samples now, so that they are taken more often for a while."""
+        """A user looks at the samples: take them more often for a while."""
         self._asked = time.monotonic()
 
     @property
     def period(self) -> float:
-        """Seconds from one look to the next."""
         return OFTEN if time.monotonic() - self._asked < _WATCHED else SELDOM
 
     def add(self, at: float, readings: Iterable[Reading]) -> None:
-        """Keep what a look told, unless the last one has only just been."""
+        """Keep a look, unless the last one has only just been."""
         at = round(at, 3)
         if at < self.newest + _APART:
             return
@@ -81,7 +70,7 @@ class Samples:
             listener()
 
     def part(self, after: float, span: Span = "fine", gpus: Sequence[int] | None = None) -> Part:
-        """The samples that are newer than an instant; of many GPUs only the latest of them."""
+        """The samples newer than an instant; of many GPUs only the latest."""
         chosen = tuple(range(self.gpus)) if gpus is None else tuple(gpus)
         ring, period = (self._fine, self.period) if span == "fine" else (self._coarse, MINUTE)
         with self._lock:
@@ -89,7 +78,7 @@ class Samples:
         return Part(period, at, chosen, np.moveaxis(values, 0, -1))
 
     def _close_minute(self, at: float) -> None:
-        """Once a minute is over, keep the means of it."""
+        """Keep the means of a minute that is over."""
         began = self.newest // MINUTE * MINUTE
         if not self._minute or at < began + MINUTE:
             return
@@ -101,8 +90,6 @@ class Samples:
 
 
 class _Ring:
-    """The last so many samples."""
-
     def __init__(self, size: int, gpus: int) -> None:
         self._at = np.zeros(size)
         self._values = np.zeros((size, len(COLUMNS), gpus), dtype=np.float32)
@@ -121,7 +108,7 @@ class _Ring:
 
 
 def _values(reading: Reading) -> tuple[float | None, ...]:
-    """What goes into the columns; of None numpy makes NaN."""
+    """The columns of a sample; numpy makes NaN of None."""
     if reading.lost:
         return (None,) * len(COLUMNS)
     return reading.utilization, reading.memory_used, reading.temperature, reading.power

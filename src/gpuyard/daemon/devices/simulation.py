@@ -7,17 +7,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from gpuyard.core.events import Exited, Granted, Preempted, Requeued, Returned, Started
 from gpuyard.core.limits.loans import loans
-from gpuyard.core.state import State
-from gpuyard.daemon.clock import Clock
-from gpuyard.daemon.devices.machine import Machine
-from gpuyard.daemon.devices.measurements import Measures, Seen
-from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.context import Clock, Context
+from gpuyard.daemon.devices.measurements import Seen
 from gpuyard.daemon.store.records import Record
 from gpuyard.daemon.store.views import JobView, split_power
 from gpuyard.engines.local.processes import read_proc, variable_of
@@ -32,7 +28,7 @@ _YOUNG = 5.0  # seconds after its beginning, or ours, in which a job's processes
 
 
 class Declared:
-    """What is said. One thread looks, others may ask."""
+    """What jobs declare to use. One thread looks, others may ask."""
 
     def __init__(self, jobs: Path) -> None:
         self._jobs = jobs
@@ -40,7 +36,7 @@ class Declared:
         self._found: dict[tuple[str, int], Use | None] = {}
 
     def of(self, view: JobView, attempt: int) -> Use | None:
-        """What an attempt of a job uses as time goes by; None if nobody said so."""
+        """What an attempt uses over time; None if it declares nothing."""
         text = view.work.get("simulate_use")
         if not text:
             return self._found.get((view.id, attempt))
@@ -50,7 +46,7 @@ class Declared:
             return None
 
     def look(self, running: Iterable[JobView], now: float) -> bool:
-        """Look at the processes of jobs of which nobody said anything; whether to look again soon."""
+        """Read what processes of young jobs declare; returns whether to look again soon."""
         known, self._found = self._found, {}
         young = False
         for view in running:
@@ -66,7 +62,7 @@ class Declared:
         return young
 
     def _said_by(self, job: str, attempt: int) -> str | None:
-        """What the variable says of the latest process of an attempt that has it, and is meant."""
+        """The variable of the attempt's latest process that has it for itself."""
         for pid in reversed(processes_below(self._jobs, job, attempt)):
             if text := variable_of(pid, VARIABLE):
                 words = (read_proc(pid, "cmdline") or b"").rstrip(b"\0").split(b"\0")
@@ -86,40 +82,22 @@ def _parsed(text: str, job: str) -> Use | None:
 _AT_MOST = 0.05  # seconds between beats, however many jobs begin
 _REST = 20.0  # times what a beat took that is left until the next: with many jobs that is longer
 _MOVES = Started | Exited | Preempted | Requeued | Granted | Returned
-_JUST = 0.001  # seconds before somebody came or went
-_TELL_AGAIN = 5.0  # seconds after which a job that should be dead is told of once more: the store may have failed
-
-
-class Owner(Protocol):
-    """The yard, as far as this needs it."""
-
-    state: State
-    store: Store
-    machine: Machine
-    measures: Measures
-    declared: Declared
-    listeners: list[Callable[[list[Record]], None]]
-    watchers: list[Callable[[float, Sequence[Reading], Sequence[Seen]], None]]
-
-    def ask(self, command: Callable[[], Any], *, changes: bool = True) -> Future[Any]: ...
-    def ran_out(self, job: str, attempt: int, gpu: int, wanted: int) -> None: ...
+_JUST = 0.001  # seconds before a job came or went
+_TELL_AGAIN = 5.0  # seconds after which a job that should be dead is reported again: the store may have failed
 
 
 class SimulatedJob(NamedTuple):
     """A job on GPUs, and what it wants of each of them at an instant."""
 
     view: JobView
-    use: Use | None
-    """None: nobody said what it uses, so it is what it asked for."""
+    use: Use | None  # None: it declares nothing, so it uses what it asked for
     wanted: int = 0
     grew_at: float = 0.0
-    dead: bool = False
-    """Whether it ran out of memory, and is about to end."""
-    lent: tuple[int, ...] = ()
-    """GPUs that it has on loan."""
+    dead: bool = False  # whether it ran out of memory, and is about to end
+    lent: tuple[int, ...] = ()  # GPUs that it has on loan
 
     def taken(self, device: Device) -> int:
-        """Bytes that it takes of a GPU. Those of a dead job are free at once: it is not to harm others any more."""
+        """Bytes that it takes of a GPU. A dead job frees them at once, so that it harms no other."""
         if self.use is None:
             return promised(self.view, device)
         return 0 if self.dead else self.wanted
@@ -136,9 +114,9 @@ class Death(NamedTuple):
 class SimulatedLoad:
     """Lets simulated GPUs be busy, and run out of memory, while jobs are on them."""
 
-    def __init__(self, yard: Owner) -> None:
-        self._yard = yard
-        self._store, self._machine = yard.store, yard.machine
+    def __init__(self, context: Context, declared: Declared, ran_out: Callable[[str, int, int, int], None]) -> None:
+        self._context, self._declared, self._ran_out = context, declared, ran_out
+        self._store, self._machine = context.store, context.machine
         self._devices = self._machine.gpus.devices
         self._clock = Clock()
         self._model = DeviceModel(len(self._devices))
@@ -151,33 +129,32 @@ class SimulatedLoad:
         self._wants: dict[tuple[str, int], tuple[int, float]] = {}
         """How much each attempt wants, and since when it does."""
         self._dead: dict[tuple[str, int], float] = {}
-        """When the yard was told of attempts that ran out of memory, on the monotonic clock."""
+        """When attempts that ran out of memory were reported to the loop, on the monotonic clock."""
         self._over, self._wake = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="simulated-load", daemon=True)
 
     def start(self) -> None:
-        """Begin, if there is anything to simulate; this returns at once."""
+        """Start the thread, if GPUs are simulated."""
         if self._machine.gpus.simulated:
-            self._yard.listeners.append(self._heard)
+            self._context.listeners.append(self._heard)
             self._thread.start()
 
     def stop(self) -> None:
-        """End."""
         self._over.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
 
-    def beat(self) -> None:
-        """One sample of all GPUs; if somebody came or went, also one of just before."""
+    def sample(self) -> None:
+        """Take one sample of all GPUs; if jobs came or went, also one of just before."""
         former = self._views
-        if self._store.last != self._last:  # only then can anybody be elsewhere than before
+        if self._store.last != self._last:  # only then can a job have moved
             self._last = self._store.last
             self._views = [view for view in list(self._store.open.values()) if view.state == "running"]
         at, changed_at, self._changed_at = self._clock.now(), self._changed_at, None
         if _who(former) != _who(self._views):
             self._look_back(min(at, changed_at or at) - _JUST)
-        young = self._yard.declared.look(self._views, at)
+        young = self._declared.look(self._views, at)
         self._forget_the_gone()
         residents = [self._resident(view, at) for view in self._views]
         self._often = young or any(one.use for one in residents)
@@ -189,35 +166,35 @@ class SimulatedLoad:
         self._machine.pretend(at, readings, self._uses(after))
         # as they were: what a job dies of was its use, too
         seen = list(seen_of(residents, tenants, at, [reading.power for reading in readings]))
-        self._yard.measures.note(at, seen, self._store.runs)
-        for watcher in self._yard.watchers:
+        self._context.measures.note(at, seen, self._store.runs)
+        for watcher in self._context.watchers:
             watcher(at, readings, seen)
         for death in deaths:
             self._tell(death)
         self._at, self._residents = at, after
 
     def _look_back(self, at: float) -> None:
-        """Let it be known what was up to an instant: so much is certain of GPUs that are simulated."""
+        """Report the load up to an instant: of simulated GPUs it is certain."""
         if at <= self._at or not self._at:
             return
         tenants, memory = taken_of(self._devices, self._residents)
         readings = readings_of(memory, self._model.step(at, tenants))
         seen = list(seen_of(self._residents, tenants, at, [reading.power for reading in readings]))
-        for watcher in self._yard.watchers:
+        for watcher in self._context.watchers:
             watcher(at, readings, seen)
 
     def _run(self) -> None:
         while not self._over.is_set():
             self._wake.clear()
             began = time.monotonic()
-            self.beat()
+            self.sample()
             period = self._machine.often if self._often else self._machine.samples.period
             rest = min(period, max(_AT_MOST, _REST * (time.monotonic() - began)))
             if not self._over.wait(rest):
                 self._wake.wait(period - rest)
 
     def _heard(self, records: list[Record]) -> None:
-        """Look at once at jobs that begin, so that short ones are seen, too, and at GPUs that jobs have left."""
+        """Look at once at jobs that begin, so that short ones are seen too, and at GPUs that jobs left."""
         times = [one.event.at for one in records if isinstance(one.event, _MOVES)]
         if times:
             known = self._changed_at  # which the other thread may forget at any time
@@ -225,8 +202,8 @@ class SimulatedLoad:
             self._wake.set()
 
     def _resident(self, view: JobView, at: float) -> SimulatedJob:
-        use, key = self._yard.declared.of(view, view.attempt), (view.id, view.attempt)
-        lent = tuple(loans(self._yard.state, view.id))
+        use, key = self._declared.of(view, view.attempt), (view.id, view.attempt)
+        lent = tuple(loans(self._context.state, view.id))
         if use is None or view.started is None:
             return SimulatedJob(view, use, lent=lent)
         wanted = use.at(at - view.started)
@@ -235,7 +212,6 @@ class SimulatedLoad:
         return SimulatedJob(view, use, *self._wants[key], key in self._dead or view.recalled == "oom", lent)
 
     def _uses(self, residents: Iterable[SimulatedJob]) -> dict[str, dict[int, int]]:
-        """What those take of each GPU who say what they use."""
         return {
             one.view.id: {gpu: one.taken(self._devices[gpu]) for gpu in (*one.view.gpus, *one.lent)}
             for one in residents
@@ -251,28 +227,27 @@ class SimulatedLoad:
     def _tell(self, death: Death) -> None:
         view, gpu, wanted = death
         self._dead[view.id, view.attempt] = time.monotonic()
-        self._yard.ask(lambda: self._yard.ran_out(view.id, view.attempt, gpu, wanted))
+        self._context.ask(lambda: self._ran_out(view.id, view.attempt, gpu, wanted))
 
 
 def _who(views: Iterable[JobView]) -> set[tuple[str, int, tuple[int, ...]]]:
-    """Which attempts are on which GPUs."""
     return {(view.id, view.attempt, tuple(view.gpus)) for view in views}
 
 
 def promised(view: JobView, device: Device) -> int:
-    """Bytes of a GPU that a job may use: what it was placed by, or all of it."""
+    """Bytes of a GPU that a job may use: its share, or all of it."""
     return device.memory if view.work.get("alone") else int(view.work.get("gpu_memory") or device.memory)
 
 
 def memory_of(view: JobView, device: Device, uses: Mapping[str, Mapping[int, int]]) -> int:
-    """Bytes that a job takes of a simulated GPU: what it is said to use, else what it asked for."""
+    """Bytes of a simulated GPU that a job takes: what it declares, else what it asked for."""
     if view.id in uses:
         return uses[view.id].get(device.index, 0)
     return 0 if view.work.get("simulate_use") else promised(view, device)
 
 
 def who_dies(devices: Sequence[Device], residents: Sequence[SimulatedJob]) -> list[Death]:
-    """Who does not get what it wants: of those who say what they use, since the others take what they asked for."""
+    """Jobs that do not get what they declare; the others take what they asked for."""
     found: dict[str, Death] = {}
     for device in devices:
         there = [one for one in residents if device.index in one.view.gpus and one.view.id not in found]
@@ -288,7 +263,7 @@ def who_dies(devices: Sequence[Device], residents: Sequence[SimulatedJob]) -> li
 
 
 def taken_of(devices: Sequence[Device], residents: Iterable[SimulatedJob]) -> tuple[list[list[Tenant]], list[int]]:
-    """Who keeps each GPU busy, and how many bytes of it are taken."""
+    """The tenants of each GPU, and its bytes in use."""
     tenants: list[list[Tenant]] = [[] for _ in devices]
     memory = [0] * len(devices)
     for one in residents:
@@ -301,7 +276,6 @@ def taken_of(devices: Sequence[Device], residents: Iterable[SimulatedJob]) -> tu
 
 
 def readings_of(memory: Sequence[int], load: Load) -> list[Reading]:
-    """What the model says of each GPU, as a driver would."""
     return [
         Reading(
             index, memory_used=size, utilization=int(busy), temperature=int(degrees), power=float(watts),
@@ -319,7 +293,7 @@ def seen_of(
     at: float,
     power: Sequence[float | None] = (),
 ) -> Iterator[Seen]:
-    """What is measured: bytes and utilization of those who say what they use, and of all whether they are alone."""
+    """The measurements: bytes and utilization of jobs that declare them; of all, whether they are alone."""
     busy: dict[int, dict[str, float | None]] = {
         gpu: {tenant.job: share_of(tenant.job, at, some) for tenant in some} for gpu, some in enumerate(tenants)
     }

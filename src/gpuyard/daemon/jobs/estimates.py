@@ -1,4 +1,4 @@
-"""Estimates of memory and run time: kept up as runs end, told to new and waiting jobs, with their evidence."""
+"""Estimates of memory and run time: updated as runs end, applied to new and waiting jobs, with their evidence."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gpuyard.core.events import Cancelled, Edited, Event, Exited, Preempted, Requeued, Submitted
 from gpuyard.core.model import Phase, Request
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.gpu_shares import fitted_share
 from gpuyard.daemon.jobs.profiles import epochs_in, is_trial, unwrapped
 from gpuyard.daemon.store.reader import Reader, outcome_of
@@ -21,91 +22,82 @@ from gpuyard.predict.similar_runs import LATEST, Errors, Prediction, Run, errors
 from gpuyard.spec.work import Work
 from gpuyard.units import format_size
 
-if TYPE_CHECKING:
-    from gpuyard.daemon.loop import Yard
-
-
 _MOST = 20_000  # signatures that are kept in memory
 _PARTS = 4  # of a GPU: one of these
 _SHRINKS = 0.95  # a share that would become but a little smaller stays: to tell thousands of jobs is dear
-_BITE = 250  # jobs that are told in one turn: thousands may wait, and others want to be answered meanwhile
-Key = tuple[str, str]
-"""`signature` or `likeness`, and which."""
+_BITE = 250  # jobs that are updated in one turn: thousands may wait, and requests must be answered meanwhile
+Key = tuple[str, str]  # `signature` or `likeness`, and which
 
 
 class Estimates:
-    """What is expected of jobs. All of it runs in the yard's own thread."""
+    """What is expected of jobs. All of it runs in the loop's thread."""
 
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._runs: dict[Key, list[Run]] = {}
-        self._told: dict[tuple[str, str, float], Prediction] = {}
+        self._predictions: dict[tuple[str, str, float], Prediction] = {}
         self._waiting: dict[Key, dict[str, None]] = {}
         """Jobs whose memory is to be found out, by what they are known by; some may have begun since."""
-        self._profiling: dict[str, str] = {}
-        """The job that tries a signature out."""
-        self._fresh: dict[Key, None] = {}
-        """Of what there is something new."""
-        self._untold: dict[str, None] = {}
-        """Jobs that something new may concern."""
+        self._profiling: dict[str, str] = {}  # the job that tries a signature out
+        self._fresh: dict[Key, None] = {}  # of what there is something new
+        self._outdated: dict[str, None] = {}  # jobs that something new may concern
         self.forget()
 
     def forget(self) -> None:
-        """Go by what is on disk alone."""
-        self._runs, self._told, self._waiting, self._profiling, self._untold = {}, {}, {}, {}, {}
-        for view in self._yard.store.open.values():
+        """Start again from what is on disk."""
+        self._runs, self._predictions, self._waiting, self._profiling, self._outdated = {}, {}, {}, {}, {}
+        for view in self._context.store.open.values():
             self._enlist(view.id, view.work)
-        self._fresh = dict.fromkeys(self._waiting)  # not everybody may have been told when a former life ended
+        self._fresh = dict.fromkeys(self._waiting)  # an earlier daemon may have ended before it updated all
 
     # -- telling ----------------------------------------------------------------------------------
 
     @property
     def part(self) -> float:
-        """Bytes of a GPU that somebody gets at least of whom only a short trial tells."""
-        cluster = self._yard.state.cluster
+        """Bytes of a GPU that a job gets at least if only a short trial is known."""
+        cluster = self._context.state.cluster
         return min(cluster.gpu_memory, default=cluster.memory) / _PARTS
 
     def of(self, work: Work) -> Prediction:
-        """What is expected of a job."""
         return self._expected(work.signature, work.likeness, epochs_in(work.command))
 
     def expected(self, signature: str, likeness: str, command: Sequence[str]) -> Prediction:
-        """What is expected of jobs that have this signature, and run this command."""
+        """What is expected of jobs with this signature and command."""
         return self._expected(signature, likeness, epochs_in(command))
 
     def _expected(self, signature: str, likeness: str = "", epochs: float = 0.0) -> Prediction:
         key = signature, likeness, epochs
-        if key not in self._told:
+        if key not in self._predictions:
             runs = self._latest("signature", signature)
             alike = self._latest("likeness", likeness) if likeness else []
-            self._told[key] = predict(runs, alike, epochs, self._yard.settings.memory_margin, self.part)
-        return self._told[key]
+            self._predictions[key] = predict(runs, alike, epochs, self._context.settings.memory_margin, self.part)
+        return self._predictions[key]
 
     def fitted(self, work: Work, request: Request) -> tuple[Work, Request]:
-        """A job as what is expected of it says: its share of a GPU, if that is to be found out, and its run time."""
+        """A job with the expected run time, and with the expected share of a GPU if its memory is `auto`."""
         if not work.signature or work.profiles:
             return work, request
         found = self.of(work)
         if work.auto_memory and not work.ooms:
-            memory = min(found.memory, self._yard.state.cluster.most_memory)
+            memory = min(found.memory, self._context.state.cluster.most_memory)
             request = replace(request, memory=memory, compute=0.0 if memory else 100.0)  # who is unknown is alone
-            request = fitted_share(self._yard, request)
+            request = fitted_share(self._context, request)
         if found.seconds and not work.estimated:
             request = replace(request, estimate=min(found.seconds, request.limit))
         predicted = (found.memory, found.seconds, found.evidence) if found.evidence else None
         return replace(work, predicted=predicted), request
 
     def refusal(self, work: Work) -> str | None:
-        """Why a job whose memory is to be found out can never run here; None if it may."""
+        """Why a job with `auto` memory can never run here; None if it can."""
         if not (work.auto_memory and work.signature):
             return None
-        found, most = self.of(work), self._yard.state.cluster.most_memory
+        found, most = self.of(work), self._context.state.cluster.most_memory
         if found.peak <= most:
             return None
         return f"needs more than a GPU has, which is {format_size(most)} ({found.evidence}); {_forget(work)}"
 
     def warning(self, work: Work, request: Request) -> str:
-        """What to tell of a share that somebody asked for, if its like used more; empty if all is well."""
+        """A warning if similar jobs used more than a job asks for; empty if not."""
         if not work.signature or work.auto_memory or request.whole or not request.memory:
             return ""
         if work.profile:  # there is nothing that a trial could tell
@@ -118,36 +110,36 @@ class Estimates:
         return f"{few}: {found.evidence}; --gpu-memory auto asks for that"
 
     def is_known(self, signature: str) -> bool:
-        """Whether runs of this very signature tell how much memory it needs."""
+        """Whether runs of this signature tell how much memory it needs."""
         return self._expected(signature).memory > 0
 
     def profiler(self, signature: str) -> str | None:
-        """The job that tries a signature out and is not over."""
+        """The open trial job of a signature."""
         job = self._profiling.get(signature)
-        row = self._yard.state.row_of.get(job or "")
-        return job if row is not None and not self._yard.state.phase[row].over else None
+        row = self._context.state.row_of.get(job or "")
+        return job if row is not None and not self._context.state.phase[row].over else None
 
     def _latest(self, kind: str, key: str) -> list[Run]:
         if (kind, key) not in self._runs:
             if len(self._runs) >= _MOST:
-                self._runs, self._told = {}, {}
-            rows = self._yard.store.latest_runs(kind, key, LATEST)
+                self._runs, self._predictions = {}, {}
+            rows = self._context.store.latest_runs(kind, key, LATEST)
             self._runs[kind, key] = [run_of(row) for row in reversed(rows)]
         return self._runs[kind, key]
 
     def drop(self, signature: str) -> int:
-        """Forget the runs of a signature; returns how many there were."""
-        self._runs, self._told = {}, {}
-        return self._yard.store.forget_runs(signature)
+        """Forget the runs of a signature; returns their number."""
+        self._runs, self._predictions = {}, {}
+        return self._context.store.forget_runs(signature)
 
     # -- learning ---------------------------------------------------------------------------------
 
     def note(self, event: Event, details: Mapping[str, Any]) -> None:
-        """Something is about to happen: see who waits, and what runs took."""
+        """Called just before an event happens: learn what runs took, and who waits."""
         if isinstance(event, Submitted | Edited):
             self._enlist(event.job, details.get("work", {}))
         elif isinstance(event, Exited | Preempted | Requeued):
-            view = self._yard.store.open.get(event.job)
+            view = self._context.store.open.get(event.job)
             if view is not None and view.work.get("signature"):
                 self._learn(view, event, details)
 
@@ -160,7 +152,7 @@ class Estimates:
                     self._waiting.setdefault((kind, work[kind]), {})[job] = None
 
     def _learn(self, view: JobView, event: Exited | Preempted | Requeued, details: Mapping[str, Any]) -> None:
-        state, work, measured = self._yard.state, view.work, details.get("measured", {})
+        state, work, measured = self._context.state, view.work, details.get("measured", {})
         row = state.row_of[event.job]
         started = float(state.table.started[row])
         if event.attempt != state.attempt[row] or not math.isfinite(started):
@@ -174,33 +166,35 @@ class Estimates:
             hopeless=outcome == "oom" and bool(measured.get("alone")) and self._has_the_largest(row),
         )  # fmt: skip
         for key in (("signature", work["signature"]), ("likeness", work.get("likeness", ""))):
-            if key in self._runs or key in self._waiting:  # else it is read when somebody asks
+            if key in self._runs or key in self._waiting:  # else it is read on demand
                 self._runs[key] = [*self._latest(*key), run][-LATEST:]
                 self._fresh[key] = None
-                self._told = {}
+                self._predictions = {}
 
     def _has_the_largest(self, row: int) -> bool:
-        cluster, gpus = self._yard.state.cluster, self._yard.state.spot[row].tolist()
+        cluster, gpus = self._context.state.cluster, self._context.state.spot[row].tolist()
         return all((cluster.gpu_memory[gpu] if cluster.gpu_memory else cluster.memory) >= cluster.most_memory
                    for gpu in gpus)  # fmt: skip
 
     @property
-    def has_more_to_tell(self) -> bool:
-        """Whether there are jobs that are told in the next turn."""
-        return bool(self._untold)
+    def has_more(self) -> bool:
+        """Whether jobs are left for the next turn."""
+        return bool(self._outdated)
 
-    def tell(self, now: float) -> None:
-        """Let those who wait ask for what is known of their like by now; some of them, where there are many."""
+    def update_waiting(self, now: float) -> None:
+        """Let waiting jobs ask for what is known by now; a part of them per turn, where there are many."""
         if self._fresh:
             fresh, self._fresh = self._fresh, {}
-            self._untold |= {job: None for key in fresh for job in self._still_waiting(key) if not self._stands(job)}
-        for job in list(islice(self._untold, _BITE)):
-            del self._untold[job]
+            self._outdated |= {
+                job: None for key in fresh for job in self._still_waiting(key) if not self._is_current(job)
+            }
+        for job in list(islice(self._outdated, _BITE)):
+            del self._outdated[job]
             if self._waits(job):
-                self._tell(job, now)
+                self._update(job, now)
 
     def _still_waiting(self, key: Key) -> list[str]:
-        state = self._yard.state
+        state = self._context.state
         listed = self._waiting.pop(key, {})
         found = [job for job in listed if job in state.row_of and not state.phase[state.row_of[job]].over]
         if found:
@@ -208,12 +202,12 @@ class Estimates:
         return [job for job in found if self._waits(job)]
 
     def _waits(self, job: str) -> bool:
-        state, row = self._yard.state, self._yard.state.row_of.get(job)
+        state, row = self._context.state, self._context.state.row_of.get(job)
         return row is not None and state.phase[row] in (Phase.QUEUED, Phase.HELD)
 
-    def _stands(self, job: str) -> bool:
-        """Whether a waiting job asks for what it should, as far as that is seen at once."""
-        view, state = self._yard.store.open.get(job), self._yard.state
+    def _is_current(self, job: str) -> bool:
+        """Whether a waiting job asks for what it should, by a quick check."""
+        view, state = self._context.store.open.get(job), self._context.state
         if view is None or not view.work.get("auto_memory") or view.work.get("ooms"):
             return False
         found = self._expected(view.work.get("signature", ""), view.work.get("likeness", ""))
@@ -223,25 +217,27 @@ class Estimates:
             return alone and not asks and not self._is_hopeless(view.work.get("signature", ""))
         return not alone and found.peak <= most and _is_near(asks, min(found.memory, most))
 
-    def _tell(self, job: str, now: float) -> None:
-        yard, known = self._yard, self._yard.description(job)
+    def _update(self, job: str, now: float) -> None:
+        context, known = self._context, self._context.description(job)
         if not known[0].auto_memory or known[0].ooms:
             return  # what ran out of memory itself asks for more already
         work, request = self.fitted(*known)
-        request = fitted_share(yard, request)
+        request = fitted_share(context, request)
         if (refusal := self._hopeless(work) or self.refusal(work)) is not None:
-            yard.record(Cancelled(now, job), message=f"it can never run here: it {refusal}")
+            context.record(Cancelled(now, job), message=f"it can never run here: it {refusal}")
         elif _differs(known[1], request):
-            request = replace(request, begin=float(yard.state.table.begin[yard.state.row_of[job]]))
+            request = replace(request, begin=float(context.state.table.begin[context.state.row_of[job]]))
             size = "a GPU for itself" if request.whole else f"{format_size(request.memory)} of a GPU"
             because = f" ({work.predicted[2]})" if work.predicted else ""
-            yard.record(Edited(now, job, request), work=work.to_json(), message=f"asks for {size} from now on{because}")
+            context.record(
+                Edited(now, job, request), work=work.to_json(), message=f"asks for {size} from now on{because}"
+            )
 
     def _hopeless(self, work: Work) -> str | None:
-        """Why a job can never run here: its like ran out of memory where there is most, and it would not do better."""
+        """Why a job can never run here: similar jobs ran out of memory on the largest GPU."""
         if not self._is_hopeless(work.signature) or self.of(work).memory > 0:
             return None
-        most = format_size(self._yard.state.cluster.most_memory)
+        most = format_size(self._context.state.cluster.most_memory)
         return f"needs more than a GPU has: its like ran out of memory alone on one of {most}; {_forget(work)}"
 
     def _is_hopeless(self, signature: str) -> bool:
@@ -250,24 +246,23 @@ class Estimates:
 
 
 def _forget(work: Work) -> str:
-    """The way out for who changed what a signature does not see: the environment, or a file that the script reads."""
+    """For a change that a signature does not cover: the environment, or a file that the script reads."""
     return f"if that is so no longer, gpuyard estimates forget {work.signature}"
 
 
 def _differs(before: Request, after: Request) -> bool:
-    """Whether a job should ask for something else now."""
     if before.whole != after.whole:
         return True
     return not _is_near(before.memory, after.memory)
 
 
 def _is_near(before: float, after: float) -> bool:
-    """Whether a share may stay as it is, if it would have another size by what is known now."""
+    """Whether a share may stay, though another size is known now."""
     return _SHRINKS * before <= after <= before
 
 
 def run_of(row: tuple[Any, ...]) -> Run:
-    """A row of the table `runs`, as `runs.TOLD` has it."""
+    """A row of the table `runs` with the columns `RUN_EVIDENCE`."""
     at, seconds, outcome, peak, command, predicted_peak, predicted_seconds, settled = row
     epochs, trial = _run_of_row(command)
     return Run(
@@ -277,14 +272,12 @@ def run_of(row: tuple[Any, ...]) -> Run:
 
 @lru_cache(maxsize=50_000)
 def _run_of_row(command: str) -> tuple[float, bool]:
-    """How many epochs a command asks for, and whether it only tries another out."""
+    """The epochs that a command asks for, and whether it is a trial."""
     words = json.loads(command)
     return epochs_in(words), is_trial(words)
 
 
 class KnownSignature(NamedTuple):
-    """What is known of a signature."""
-
     signature: str
     command: str
     name: str
@@ -299,7 +292,7 @@ class KnownSignature(NamedTuple):
 
 
 def all_known(reader: Reader, user: str, limit: int, few: float, part: float) -> Iterator[KnownSignature]:
-    """What is known, the latest first."""
+    """The known signatures, the latest first."""
     for signature, whose, name, command, count, last in reader.signatures(user, limit):
         runs = [run_of(row) for row in reversed(reader.runs("signature", signature, LATEST))]
         expected = predict(runs, [], 0.0, few, part)
@@ -313,7 +306,7 @@ def all_known(reader: Reader, user: str, limit: int, few: float, part: float) ->
 def expected_of(
     reader: Reader, signature: str, likeness: str, epochs: float, few: float, part: float
 ) -> tuple[Prediction, list[dict[str, Any]]]:
-    """What is expected of a job, and the runs that tell."""
+    """What is expected of a job, and the runs that say so."""
     runs, alike = (reader.runs(kind, key, LATEST) for kind, key in (("signature", signature), ("likeness", likeness)))
     known, similar = ([run_of(row) for row in reversed(rows)] for rows in (runs, alike))
     found = predict(known, similar, epochs, few, part)
@@ -322,7 +315,7 @@ def expected_of(
 
 
 def title(command: Sequence[str]) -> str:
-    """A command as it is known."""
+    """A command as listings show it."""
     return " ".join(shown(unwrapped(command)))
 
 

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from gpuyard.engines.local.accounts import groups_of
 
-MOST = 2**22
-"""Bytes; what is larger is no script."""
+MOST = 2**22  # bytes; what is larger is no script
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ, _PASS = 4, 1
@@ -31,7 +30,7 @@ class _Known(NamedTuple):
 
 
 class _Reader:
-    """Somebody who wants to read a file, or (None) whoever we are."""
+    """A user who reads a file; None: the daemon's own."""
 
     def __init__(self, uid: int | None) -> None:
         self._uid = uid or None  # root may read everything, as we may
@@ -39,7 +38,7 @@ class _Reader:
         self.until = time.monotonic() + _LASTS
 
     def may(self, found: os.stat_result, bit: int) -> bool:
-        """Whether they may read a file, or pass a folder, as the kernel would say."""
+        """Whether the user may read a file, or pass a folder, by the kernel's rules."""
         if self._uid is None:
             return True
         if found.st_uid == self._uid:
@@ -50,14 +49,14 @@ class _Reader:
 
 
 class Fingerprints:
-    """Hashes of scripts; what has not changed is not read again."""
+    """Hashes of scripts; an unchanged file is not read again."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self._readers: dict[int | None, _Reader] = {}
 
     def of(self, path: str, uid: int | None = None) -> str:
-        """The hash of a script's content; empty if it is no text that this user (None: who we are) may read."""
+        """The hash of a script; empty if it is no text that this user (None: our own) may read."""
         reader = self._readers.get(uid)
         if reader is None or time.monotonic() > reader.until:
             reader = self._readers[uid] = _Reader(uid)
@@ -88,7 +87,7 @@ class Fingerprints:
 
 
 def _folder(real: str, reader: _Reader) -> int:
-    """The folder of a file, opened step by step: nobody can put another way in its place, and all let them pass."""
+    """The folder of a file, opened step by step, so that no part can be swapped; all let the user pass."""
     folder = os.open("/", _FOLDER)
     try:
         for name in real.split("/")[1:-1]:
@@ -125,7 +124,7 @@ def _mark(found: os.stat_result) -> tuple[int, ...]:
 
 
 def digest_of(script: str) -> str:
-    """The hash of a script that is given as a text; the same as that of a file that holds it."""
+    """The hash of a script given as text; the same as that of a file with this text."""
     return _hash(os.fsencode(script))
 
 

@@ -19,11 +19,9 @@ from gpuyard.engines.base import Client, LaunchRefused, Task
 from gpuyard.errors import UserError
 from gpuyard.spec.work import Work
 
-_TORCH = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""What torch has had one after the other for the same."""
+_TORCH = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # what torch has had one after the other for the same
 _FRACTION = "per_process_memory_fraction"
-_XLA = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
-"""The same of XLA, which refuses to have both."""
+_XLA = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")  # the same of XLA, which refuses to have both
 
 
 def share_variables(work: Mapping[str, Any], environment: Mapping[str, str], size: float) -> dict[str, str]:
@@ -43,7 +41,7 @@ _ALWAYS = ("GPUYARD_GPU_MEMORY", *_TORCH)
 
 
 def _memory_cap(fraction: float, environment: Mapping[str, str]) -> dict[str, str]:
-    """What makes frameworks stop at a part of a GPU."""
+    """Variables that make frameworks stop at a part of a GPU."""
     said = next((environment[name] for name in _TORCH if environment.get(name)), "")
     found = {}
     if _FRACTION not in said:
@@ -74,8 +72,8 @@ def task_of(
     Its smallest GPU has `size` bytes; `control` is where it finds the daemon.
     """
     work = work_of(view)
-    told = store.environment(work.environment)
-    environment = {name: value for name, value in told.items() if name not in BUDGET}  # of a job that submitted it
+    stored = store.environment(work.environment)
+    environment = {name: value for name, value in stored.items() if name not in BUDGET}  # of a job that submitted it
     output, error = (named(view.work, view, which, node) for which in ("output", "error"))
     return Task(
         placed.job,
@@ -113,7 +111,7 @@ def _script(store: Store, key: str) -> bytes:
 
 
 def named(work: Mapping[str, Any], view: JobView, which: str, node: str) -> str | None:
-    """The file that a job's `output` or `error` goes to, its patterns filled in; None if that is ours."""
+    """The file of a job's `output` or `error`, patterns filled in; None if the engine chooses it."""
     pattern = work.get(which)
     if not pattern:
         return None
@@ -134,7 +132,7 @@ def named(work: Mapping[str, Any], view: JobView, which: str, node: str) -> str 
 
 
 def budget_variables(view: JobView, work: Work, now: float, control: str) -> dict[str, str]:
-    """What tells a job that begins now how long it may run; if it adapts, also where it hears that this changes."""
+    """How long a job may run; if it adapts, also where it hears of changes."""
     deadline = deadline_of(now, work.time_limit, view.work.get("deadline"))
     limit = {} if work.time_limit is None else {"GPUYARD_BUDGET": f"{work.time_limit:.15g}"}
     until = {} if deadline is None else {"GPUYARD_DEADLINE": f"{deadline:.15g}"}
@@ -145,7 +143,6 @@ def budget_variables(view: JobView, work: Work, now: float, control: str) -> dic
 
 
 def array_variables(view: JobView, work: Work, prefix: str = "GPUYARD") -> dict[str, str]:
-    """What tells a task of an array which one it is."""
     if work.task is None:
         return {}
     count, least, most = work.tasks or (1, work.task, work.task)
@@ -161,7 +158,7 @@ def array_variables(view: JobView, work: Work, prefix: str = "GPUYARD") -> dict[
 def slurm_variables(
     view: JobView, work: Work, placed: Placed, environment: Mapping[str, str], node: str
 ) -> dict[str, str]:
-    """What Slurm would tell the job, if that was asked for; what the submitter's side knew better stays."""
+    """What Slurm would set; what the submitting side set stays."""
     if not work.slurm:
         return {}
     gpus, cpus = ",".join(map(str, placed.gpus)), str(cores())
@@ -199,5 +196,4 @@ def slurm_variables(
 
 @cache
 def cores() -> int:
-    """CPU cores that a job may use."""
     return len(os.sched_getaffinity(0))

@@ -11,18 +11,15 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpuyard.api.grant_types import Decided, GrantChange, Lent, TimeSet
 from gpuyard.core.events import Adapted, Granted, Reclaimed, Returned
 from gpuyard.core.limits.loans import idle, loans, unwelcome, within_quota
 from gpuyard.core.model import Phase
+from gpuyard.daemon.context import Context
+from gpuyard.daemon.planning import Planning
 from gpuyard.daemon.store.records import Row
-from gpuyard.spec.work import Work
-
-if TYPE_CHECKING:
-    from gpuyard.daemon.loop import Yard
-
 
 KINDS = frozenset(
     (
@@ -40,46 +37,41 @@ _CAUSES = {
 
 @dataclass(slots=True)
 class GrantHistory:
-    """How it went with a job so far."""
+    """The grants and times of a job so far."""
 
     attempt: int = 0
-    last: int = 0
-    """The number of the last event."""
-    gpus: list[int] = field(default_factory=list)
-    """Its own."""
-    lent: list[int] = field(default_factory=list)
-    """Those that it may use beside these."""
+    last: int = 0  # the number of the last event
+    gpus: list[int] = field(default_factory=list)  # its own
+    lent: list[int] = field(default_factory=list)  # those that it may use beside these
     started: float | None = None
     grace: float = 10.0
     budget: float | None = None
-    wish: float | None = None
-    """When it should be done, if somebody said so (`--deadline`)."""
-    changes: list[GrantChange] = field(default_factory=list)
-    """What its latest attempt has to hear."""
+    wanted_end: float | None = None  # the deadline of the request (`--deadline`)
+    changes: list[GrantChange] = field(default_factory=list)  # what its latest attempt has to hear
     grants: list[Lent] = field(default_factory=list)
     decisions: list[Decided] = field(default_factory=list)
     times: list[TimeSet] = field(default_factory=list)
 
     @property
     def deadline(self) -> float | None:
-        """When its time is over, or it should be done; None: never, or it has not begun."""
-        return deadline_of(self.started, self.budget, self.wish)
+        """When it must be done; None: never, or it has not begun."""
+        return deadline_of(self.started, self.budget, self.wanted_end)
 
     @property
     def all_gpus(self) -> list[int]:
-        """What it may use, its own first."""
+        """Its own first."""
         return [*self.gpus, *self.lent]
 
 
-def deadline_of(started: float | None, budget: float | None, wish: float | None) -> float | None:
-    """When a job that has begun is to be done: when its time is over, or before, if that is wanted."""
+def deadline_of(started: float | None, budget: float | None, wanted_end: float | None) -> float | None:
+    """When a job must be done: when its time is over, or at its deadline if that is earlier."""
     end = math.inf if started is None or budget is None else started + budget
-    end = min(end, math.inf if wish is None else wish)
+    end = min(end, math.inf if wanted_end is None else wanted_end)
     return end if end < math.inf else None
 
 
 def grants_of(events: Iterable[tuple[int, Row]], visible: Sequence[str]) -> GrantHistory:
-    """How it went with a job, by all of its events in their order; `visible` is what CUDA calls each GPU."""
+    """The history of a job by all its events in order; `visible` has CUDA's name of each GPU."""
     course = GrantHistory()
     for number, row in events:
         data = json.loads(row.data) if row.data else {}
@@ -93,7 +85,7 @@ def _fold(
 ) -> None:
     said = details.get("why", "")
     if row.kind in ("Submitted", "Edited"):
-        kind = _wished(course, row.at, data["request"], details.get("work", {}))
+        kind = _note_request(course, row.at, data["request"], details.get("work", {}))
         if kind:
             _tell(course, number, row.at, kind, details.get("message", "") or _by(details), visible)
     elif row.kind == "Placed":
@@ -120,16 +112,16 @@ def _fold(
         for lent in _open(course, data["gpus"]):
             lent["until"], lent["ended"] = row.at, "; ".join(filter(None, (lent.get("ended"), said)))
     elif row.kind == "Recalled":
-        _told_to_end(course, number, row, data, details, visible)
+        _note_recall(course, number, row, data, details, visible)
     elif row.kind == "Adapted":
         course.decisions.append(_decided(row.at, details))
 
 
-def _wished(course: GrantHistory, at: float, request: dict[str, Any], work: dict[str, Any]) -> str:
-    """Take down what a job asks for now; `extend` or `shrink` if that is another time for one that runs."""
+def _note_request(course: GrantHistory, at: float, request: dict[str, Any], work: dict[str, Any]) -> str:
+    """Note what a job asks for now; `extend` or `shrink` if a running job gets another time."""
     former, before = course.deadline, course.budget
     course.grace, course.budget = work.get("grace", 10.0), work.get("time_limit")
-    course.wish = request.get("deadline")
+    course.wanted_end = request.get("deadline")
     now = course.deadline
     if course.started is None or now == former:
         return ""
@@ -137,7 +129,7 @@ def _wished(course: GrantHistory, at: float, request: dict[str, Any], work: dict
     return "extend" if (now or math.inf) > (former or math.inf) else "shrink"
 
 
-def _told_to_end(
+def _note_recall(
     course: GrantHistory, number: int, row: Row, data: dict[str, Any], details: dict[str, Any], visible: Sequence[str]
 ) -> None:
     grace = details.get("grace", course.grace)
@@ -181,10 +173,8 @@ def _decided(at: float, details: dict[str, Any]) -> Decided:
     }  # fmt: skip
 
 
-FRESH = 60.0
-"""Seconds for which a report counts."""
-LONGEST_GRACE = 30.0
-"""Seconds that a job has at most to leave a GPU that it was lent: somebody waits for it."""
+FRESH = 60.0  # seconds for which a report counts
+LONGEST_GRACE = 30.0  # seconds that a job has at most to leave a GPU on loan: others wait for it
 _STEPS, _SHARE, _LEAST = 20, 0.05, 5.0  # steps, part of the budget and seconds that must be left for an offer
 _ANSWER = 60.0  # seconds in which a job is to say what it makes of an offer
 _DECLINED, _TAKEN_BACK = 60.0, 5.0  # seconds for which it is offered nothing after it declined, or had to leave
@@ -194,12 +184,10 @@ _SHOWN = 5  # other jobs that a reason names
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a job does, by its own account."""
+    """What a job reports about itself."""
 
-    at: float
-    """On the time of day."""
-    ticks: float
-    """On the monotonic clock."""
+    at: float  # on the time of day
+    ticks: float  # on the monotonic clock
     attempt: int
     step_seconds: float | None = None
     gain_per_second: float | None = None
@@ -209,23 +197,20 @@ class Report:
 
     @property
     def gain(self) -> float:
-        """Accuracy per second of one more GPU; 0 where that is not told, or is no more than noise."""
+        """Accuracy per second by one more GPU; 0 if unknown, or no more than noise."""
         gain = self.gain_per_second or 0.0
         return gain if gain > (self.noise or 0.0) else 0.0
 
 
 class Offers:
-    """Who is lent what. All of it is done by the yard's own thread; `report_of` may be asked by any."""
+    """Lends idle GPUs. All of it runs in the loop's thread; any thread may ask `report_of`."""
 
-    def __init__(self, yard: Yard, work_of: Callable[[str], Work]) -> None:
-        self._yard, self._work_of = yard, work_of
+    def __init__(self, context: Context, planning: Planning, look_at_gpus: Callable[[float], None]) -> None:
+        self._context, self._planning, self._look_at_gpus = context, planning, look_at_gpus
         self._reports: dict[str, Report] = {}
-        self._leave_by: dict[int, float] = {}
-        """When GPUs that were asked back are taken, on the monotonic clock."""
-        self._answer_by: dict[int, float] = {}
-        """When it must be known what became of GPUs that were lent."""
-        self._not_before: dict[str, float] = {}
-        """When jobs may be offered something again."""
+        self._leave_by: dict[int, float] = {}  # when GPUs that were asked back are taken, on the monotonic clock
+        self._answer_by: dict[int, float] = {}  # when it must be known what became of GPUs that were lent
+        self._not_before: dict[str, float] = {}  # when jobs may be offered something again
         self._decisions: dict[tuple[str, int], int] = {}
 
     def due(self) -> float:
@@ -233,18 +218,17 @@ class Offers:
         return min((*self._leave_by.values(), *self._answer_by.values()), default=math.inf)
 
     def report_of(self, job: str) -> Report | None:
-        """What a job told last."""
         return self._reports.get(job)
 
     def grace_of(self, job: str) -> float:
-        """Seconds that a job has to leave a GPU that it was lent."""
-        return min(self._work_of(job).grace, LONGEST_GRACE)
+        """Seconds that a job has to leave a GPU on loan."""
+        return min(self._context.work_of(job).grace, LONGEST_GRACE)
 
     # -- what jobs tell ---------------------------------------------------------------------------
 
     def heard(self, job: str, attempt: int, numbers: Mapping[str, Any], decision: Mapping[str, Any]) -> None:
-        """A running job tells how it does, and perhaps what it decided."""
-        now = self._yard.clock.now()
+        """A running job reports how it does, and perhaps what it decided."""
+        now = self._context.clock.now()
         if not self._runs(job, attempt):
             return
         before = self._reports.get(job)
@@ -257,8 +241,8 @@ class Offers:
         key = job, attempt
         self._decisions[key] = self._decisions.get(key, 0) + 1
         if self._decisions[key] <= _MOST_DECISIONS:  # the log is not for steps
-            self._yard.record(Adapted(now, job, attempt), **decision)
-        offered = [gpu for gpu in loans(self._yard.state, job) if gpu in self._answer_by]
+            self._context.record(Adapted(now, job, attempt), **decision)
+        offered = [gpu for gpu in loans(self._context.state, job) if gpu in self._answer_by]
         if decision.get("accepted") is False and offered:
             self._not_before[job] = time.monotonic() + _DECLINED
             self._return(job, offered, f"it declined: {decision.get('reason') or decision['decision']}", now)
@@ -266,13 +250,13 @@ class Offers:
             self._answer_by.pop(gpu, None)
 
     def give_back(self, job: str, attempt: int, gpus: Iterable[int] | None, reason: str = "") -> None:
-        """A job has left GPUs that it was lent; of others nothing is known here, and that is all right."""
+        """A job has left GPUs on loan; others are ignored."""
         if not self._runs(job, attempt):
             return
-        own = loans(self._yard.state, job)
+        own = loans(self._context.state, job)
         some = own if gpus is None else [gpu for gpu in own if gpu in set(gpus)]
         if some:
-            asked = all(gpu in self._yard.state.reclaimed for gpu in some)
+            asked = all(gpu in self._context.state.reclaimed for gpu in some)
             if not asked:
                 self._not_before[job] = time.monotonic() + _DECLINED
             why = f": {reason}" if reason else ""
@@ -281,12 +265,12 @@ class Offers:
     # -- what happens in a turn -------------------------------------------------------------------
 
     def settle(self, now: float) -> None:
-        """Before a plan: take what was asked back long enough ago."""
-        state, ticks = self._yard.state, time.monotonic()
+        """Before a plan: take back GPUs whose grace is over."""
+        state, ticks = self._context.state, time.monotonic()
         if not (state.lent or self._reports or self._leave_by or self._answer_by):
             return
         self._forget_the_gone()
-        for gpu in state.reclaimed - self._leave_by.keys():  # by a former life
+        for gpu in state.reclaimed - self._leave_by.keys():  # by an earlier daemon
             self._leave_by[gpu] = ticks + self.grace_of(state.lent[gpu])
         for gpu in [gpu for gpu, by in self._leave_by.items() if by <= ticks]:
             self._return(state.lent[gpu], [gpu], "its grace was over", now)
@@ -296,19 +280,19 @@ class Offers:
             self._ask_back(gpu, "it did not say what it makes of it", now)
 
     def look(self, now: float) -> None:
-        """After a plan: ask back what others need, and lend what nobody can use."""
-        state = self._yard.state
+        """After a plan: reclaim what others need, and lend what no job can use."""
+        state = self._context.state
         if state.lent:
             for gpu, why in self._wanted(now).items():
                 self._ask_back(gpu, why, now)
-        if self._reports and self._yard.settings.offers and self._yard.planning.is_current:
+        if self._reports and self._context.settings.offers and self._planning.is_current:
             self._offer(now)
 
     def _wanted(self, now: float) -> dict[int, str]:
-        """GPUs on loan that have to be given back, and why."""
-        state, found = self._yard.state, dict[int, str]()
+        """GPUs on loan that must be given back, and why."""
+        state, found = self._context.state, dict[int, str]()
         for gpu, job in state.lent.items():
-            if not self._work_of(job).adaptive:
+            if not self._context.work_of(job).adaptive:
                 found[gpu] = "it is not adaptive any more"
         for gpu in unwelcome(state, now):
             found[gpu] = "the GPU is drained, reserved for others, or cannot be used"
@@ -317,7 +301,7 @@ class Offers:
         return {gpu: why for gpu, why in found.items() if gpu not in state.reclaimed}
 
     def _ask_back(self, gpu: int, why: str, now: float) -> None:
-        state = self._yard.state
+        state = self._context.state
         job = state.lent[gpu]
         if gpu in state.reclaimed:
             return
@@ -325,44 +309,44 @@ class Offers:
         self._answer_by.pop(gpu, None)
         self._leave_by[gpu] = time.monotonic() + grace
         attempt = state.attempt[state.row_of[job]]
-        self._yard.record(Reclaimed(now, job, attempt, (gpu,)), why=why, grace=grace)
+        self._context.record(Reclaimed(now, job, attempt, (gpu,)), why=why, grace=grace)
 
     def _return(self, job: str, gpus: list[int], why: str, now: float | None = None) -> None:
-        state = self._yard.state
+        state = self._context.state
         for gpu in gpus:
             self._leave_by.pop(gpu, None)
             self._answer_by.pop(gpu, None)
         self._not_before[job] = max(self._not_before.get(job, 0.0), time.monotonic() + _TAKEN_BACK)
-        self._yard.machine.left(gpus)
+        self._context.machine.left(gpus)
         attempt = state.attempt[state.row_of[job]]
-        at = self._yard.clock.now() if now is None else now
-        self._yard.record(Returned(at, job, attempt, tuple(gpus)), why=why)
+        at = self._context.clock.now() if now is None else now
+        self._context.record(Returned(at, job, attempt, tuple(gpus)), why=why)
 
     # -- offers -----------------------------------------------------------------------------------
 
     def _offer(self, now: float) -> None:
-        """Lend idle GPUs to those who gain most; what a job reported counts for one offer."""
+        """Lend idle GPUs to the jobs that gain most; a report counts for one offer."""
         gains = self._gains(now)
         if not gains:
             return
-        yard = self._yard
-        if yard.machine.is_stale():
-            yard.look_at_gpus(now)
-        for job in sorted(gains, key=lambda job: (-gains[job], yard.state.row_of[job])):
-            row = yard.state.row_of[job]
-            free = idle(yard.state, row, now, max(_LEAST, 2 * self.grace_of(job)))
-            if not free or not within_quota(yard.state, row, now):
+        context = self._context
+        if context.machine.is_stale():
+            self._look_at_gpus(now)
+        for job in sorted(gains, key=lambda job: (-gains[job], context.state.row_of[job])):
+            row = context.state.row_of[job]
+            free = idle(context.state, row, now, max(_LEAST, 2 * self.grace_of(job)))
+            if not free or not within_quota(context.state, row, now):
                 continue
             gpu, others = free[-1], {other: gain for other, gain in gains.items() if other != job}
-            why = _why(bool(len(yard.state.waiting)), gains[job], others)
-            yard.record(Granted(now, job, yard.state.attempt[row], (gpu,)), why=why, gain_per_second=gains[job])
+            why = _why(bool(len(context.state.waiting)), gains[job], others)
+            context.record(Granted(now, job, context.state.attempt[row], (gpu,)), why=why, gain_per_second=gains[job])
             ticks = time.monotonic()
             self._answer_by[gpu] = ticks + _ANSWER
             self._not_before[job] = math.nextafter(ticks, math.inf)
             gains = {other: gain for other, gain in gains.items() if other != job}
 
     def _gains(self, now: float) -> dict[str, float]:
-        """What one more GPU would bring to each job that may be offered one."""
+        """The gain by one more GPU of each job that may be offered one."""
         ticks = time.monotonic()
         return {
             job: report.gain
@@ -374,19 +358,19 @@ class Offers:
         }
 
     def refusal(self, job: str, report: Report, now: float) -> str:
-        """Why a job that reports is offered nothing, whatever it gains; empty: it may be."""
-        state = self._yard.state
+        """Why a job that reports is offered nothing; empty: it may be."""
+        state = self._context.state
         row = state.row_of.get(job, -1)
         if row < 0 or state.phase[row] is not Phase.RUNNING or state.attempt[row] != report.attempt:
             return "it does not run"
-        work = self._work_of(job)
+        work = self._context.work_of(job)
         if not work.adaptive:
             return "it is not adaptive"
         if row in state.recalled:
             return "it was told to end"
         if state.table.compute[row] < 100:
             return "it shares its GPU"
-        if len(loans(state, job)) >= self._yard.settings.offer_most:
+        if len(loans(state, job)) >= self._context.settings.offer_most:
             return "it has as many GPUs on loan as one job may have"
         budget = work.time_limit or math.inf
         left = float(state.table.started[row]) + budget - now
@@ -396,13 +380,12 @@ class Offers:
     # -- what is known ----------------------------------------------------------------------------
 
     def _runs(self, job: str, attempt: int) -> bool:
-        state = self._yard.state
+        state = self._context.state
         row = state.row_of.get(job, -1)
         return row >= 0 and state.phase[row] is Phase.RUNNING and state.attempt[row] == attempt
 
     def _forget_the_gone(self) -> None:
-        """What is known of jobs that have ended, and of GPUs that are lent no more."""
-        state = self._yard.state
+        state = self._context.state
         for job in [job for job, report in self._reports.items() if not self._runs(job, report.attempt)]:
             del self._reports[job]
             self._not_before.pop(job, None)
@@ -422,12 +405,11 @@ def _numbers(report: Report) -> dict[str, Any]:
 
 
 def points(gain: float) -> str:
-    """Accuracy per second as people say it: points (hundredths) per minute."""
+    """Accuracy per second as points (hundredths) per minute."""
     return f"{gain * 6000:.3g}"
 
 
 def _why(somebody_waits: bool, gain: float, others: Mapping[str, float]) -> str:
-    """Why a job is given a GPU."""
     idle = "nobody who waits can use it now" if somebody_waits else "nobody waits for it"
     shown = sorted(others, key=lambda job: -others[job])[:_SHOWN]
     than = f", more than {', '.join(f'job {job} ({points(others[job])})' for job in shown)}" if shown else ""

@@ -9,51 +9,46 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpuyard.core.events import Edited, Exited, Requeued
+from gpuyard.core.events import Edited, Requeued
 from gpuyard.core.model import Phase, Request
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.gpu_shares import fitted_share
 from gpuyard.daemon.devices.over_limit import OverLimit
 from gpuyard.daemon.jobs.launch import named
 from gpuyard.daemon.jobs.profiles import is_trial
-from gpuyard.daemon.jobs.retries import retry_of
+from gpuyard.daemon.jobs.stops import OOM, Stops
 from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.base import Ended
-from gpuyard.predict.oom import TAIL, Death, Share, Shortage, next_share, recognise, told, told_of_end, told_of_retry
+from gpuyard.predict.oom import TAIL, Death, Share, Shortage, end_text, next_share, recognise, retry_text, shortage_text
 from gpuyard.spec.work import Work
 from gpuyard.units import format_size
 
-if TYPE_CHECKING:
-    from gpuyard.daemon.loop import Yard
-
-
 _COUNTERS = Path("/proc/vmstat")
-KILLED = 137
-"""The exit code of who was killed."""
+KILLED = 137  # the exit code of who was killed
 
 
 class KernelKills:
-    """How many processes the kernel has killed for want of memory since attempts began."""
+    """Counts processes that the kernel killed for lack of memory since attempts began."""
 
     def __init__(self, counters: Path = _COUNTERS) -> None:
         self._counters = counters
         self._before: dict[tuple[str, int], int] = {}
 
     def began(self, job: str, attempt: int) -> None:
-        """An attempt begins."""
         if (count := self._count()) is not None:
             self._before[job, attempt] = count
 
     def ended(self, job: str, attempt: int, code: int | None) -> str:
-        """What is to be said of an attempt that ended so: nothing, unless it may have been killed by the kernel."""
+        """A message if the kernel may have killed an attempt that ended with this code; else empty."""
         before = self._before.pop((job, attempt), None)
         if before is None or code != KILLED or (self._count() or 0) <= before:
             return ""
         return "killed (exit code 137), most likely by the kernel: the machine ran out of memory while it ran"
 
     def _count(self) -> int | None:
-        """How many it has killed since the machine was started; None where it does not tell."""
+        """Kills since the machine was started; None if unknown."""
         try:
             lines = self._counters.read_text().splitlines()
         except OSError:
@@ -66,13 +61,13 @@ _CLOCKS = 0.1  # seconds by which the time of a file may be before that of the a
 
 
 class OwnFiles:
-    """Reads such files, one at a time."""
+    """Reads the end of jobs' own output files, one at a time."""
 
     def __init__(self) -> None:
         self._reading: threading.Thread | None = None
 
     def end_of(self, path: str, user: str, since: float, size: int) -> bytes:
-        """Up to so many bytes of the end; nothing where it must not be read, or cannot be by now.
+        """Up to `size` bytes of the end; nothing where it must not be read, or cannot be by now.
 
         Its owner must be `user`; ourselves, if that is empty.
         """
@@ -83,7 +78,7 @@ class OwnFiles:
         def read() -> None:
             try:
                 found.append(_read(path, pwd.getpwnam(user).pw_uid if user else os.geteuid(), since, size))
-            except (OSError, KeyError, ValueError):  # gone, closed to us, or no path; nobody is called so any more
+            except (OSError, KeyError, ValueError):  # gone, closed to us, or no path; or the user is gone
                 found.append(b"")
 
         self._reading = threading.Thread(target=read, daemon=True)
@@ -105,39 +100,38 @@ def _read(path: str, uid: int, since: float, size: int) -> bytes:
         os.close(place)
 
 
-OOM = "oom"
 _TIDIES = 2.0  # seconds in which a trial removes what it made
 _SIGNALLED = 128  # exit codes above this tell of a signal
 _CRASHES = (134, 135, 139)  # abort, bus error and segmentation fault: what programs do that check nothing
 
 
 class Ooms:
-    """Who ran out of GPU memory."""
+    """Recognises attempts that ran out of GPU memory."""
 
-    def __init__(self, yard: Yard, offences: OverLimit) -> None:
-        self._yard, self._offences = yard, offences
+    def __init__(self, context: Context, stops: Stops, over_limit: OverLimit) -> None:
+        self._context, self._stops, self._over_limit = context, stops, over_limit
         self._wanted: dict[tuple[str, int], float] = {}
-        self._elsewhere = OwnFiles()
+        self._own_files = OwnFiles()
 
     def ran_out(self, job: str, attempt: int, gpu: int, wanted: int) -> None:
-        """A simulated GPU has not as much as an attempt wants of it: as with CUDA, that is its end."""
-        yard, row = self._yard, self._yard.state.row_of.get(job, -1)
-        if row < 0 or yard.state.attempt[row] != attempt or yard.state.phase[row] is not Phase.RUNNING:
+        """A simulated GPU has less than an attempt wants of it: as with CUDA, that is its end."""
+        context, row = self._context, self._context.state.row_of.get(job, -1)
+        if row < 0 or context.state.attempt[row] != attempt or context.state.phase[row] is not Phase.RUNNING:
             return
         self._wanted[job, attempt] = wanted
-        grace = _TIDIES if is_trial(yard.wishes(job)["command"]) else 0.0
-        yard.recall(job, OOM, yard.clock.now(), grace, gpu=gpu, wanted=wanted)
+        grace = _TIDIES if is_trial(context.work_json(job)["command"]) else 0.0
+        self._stops.recall(job, OOM, context.clock.now(), grace, gpu=gpu, wanted=wanted)
 
     def of(self, row: int, report: Ended, cause: str, measured: Mapping[str, Any]) -> Shortage | None:
-        """What is known of the lack of memory that ended an attempt; None if it was not that."""
+        """The lack of memory that ended an attempt; None if another cause did."""
         key = report.job, report.attempt
-        wanted, used, stopped = self._wanted.pop(key, 0.0), 0.0, self._offences.stopped(key)
-        if cause == OOM and not wanted and not stopped:  # a former life told it to end, and wrote down why
-            said = self._yard.store.recalled(*key)
+        wanted, used, stopped = self._wanted.pop(key, 0.0), 0.0, self._over_limit.stopped(key)
+        if cause == OOM and not wanted and not stopped:  # an earlier daemon recalled it, and recorded why
+            said = self._context.store.recalled(*key)
             wanted, used = float(said.get("wanted", 0.0)), float(said.get("used", 0.0))
             stopped = used > 0
-        gpus = self._yard.state.spot[row].tolist()
-        full = bool(wanted) or self._offences.were_full(gpus)
+        gpus = self._context.state.spot[row].tolist()
+        full = bool(wanted) or self._over_limit.were_full(gpus)
         if cause == OOM:
             death: Death | None = Death("") if report.asked or report.code != 0 else None
         else:
@@ -147,55 +141,49 @@ class Ooms:
         peak = float(measured.get("peak") or 0.0)
         held = death.held or peak
         tried = held + death.wanted if held else 0.0  # the last piece alone says nothing of all that it needs
-        size = self._yard.machine.least_memory(gpus)
+        size = self._context.machine.least_memory(gpus)
         return Shortage(max(peak, tried, wanted, used), full, size, stopped and not wanted)
 
     def _read(self, report: Ended, full: bool) -> Death | None:
-        """What the end of its output says. Who was ended by somebody's signal did not come to it by itself."""
+        """What the end of its output says. An attempt that was ended by a signal did not fail by itself."""
         assert report.code is not None
-        view = self._yard.store.open[report.job]
+        view = self._context.store.open[report.job]
         if view.kind != "job" or (report.code > _SIGNALLED and report.code not in _CRASHES):
             return None
         try:
-            _, log = self._yard.engine.read_log(report.job, report.attempt, -TAIL, TAIL)
+            _, log = self._context.engine.read_log(report.job, report.attempt, -TAIL, TAIL)
         except OSError:  # it was removed, or cannot be read now
             log = b""
-        own = self._printed_elsewhere(view)
+        own = self._own_output(view)
         wordless = full and (report.code in _CRASHES or own == b"")
         return recognise(log + (own or b""), full=full, wordless=wordless)
 
-    def _printed_elsewhere(self, view: JobView) -> bytes | None:
-        """The end of what a job printed to files of its own, errors last; None if it has none."""
-        yard, state = self._yard, self._yard.state
-        paths = [named(view.work, view, which, yard.machine.node) for which in ("output", "error")]
+    def _own_output(self, view: JobView) -> bytes | None:
+        """The end of what a job printed to its own files, errors last; None if it has none."""
+        context, state = self._context, self._context.state
+        paths = [named(view.work, view, which, context.machine.node) for which in ("output", "error")]
         if not any(paths):
             return None
-        user, began = view.user if yard.settings.shared else "", float(state.table.started[state.row_of[view.id]])
-        ends = [self._elsewhere.end_of(path, user, began, TAIL) for path in dict.fromkeys(paths) if path]
+        user, began = view.user if context.settings.shared else "", float(state.table.started[state.row_of[view.id]])
+        ends = [self._own_files.end_of(path, user, began, TAIL) for path in dict.fromkeys(paths) if path]
         return b"\n".join(filter(None, ends))
 
-    def settle(self, report: Ended, shortage: Shortage, at: float, **details: Any) -> None:
-        """Let the job of such an attempt wait for another, with more memory, or be over."""
-        work, request = self._yard.description(report.job)
-        what = told(shortage, request)
-        share = next_share(shortage, request, work, self._sizes(request), self._yard.machine.buffer)
+    def requeue(self, report: Ended, shortage: Shortage, at: float, **details: Any) -> str:
+        """Requeue the job with more memory; if nothing is left to try, returns what happened."""
+        work, request = self._context.description(report.job)
+        what = shortage_text(shortage, request)
+        share = next_share(shortage, request, work, self._sizes(request), self._context.machine.buffer)
         if share is not None:
-            message = f"{what}; {told_of_retry(share, work)}"
-            self._yard.record(Requeued(at, report.job, report.attempt), message=message, ooms=True, **details)
+            message = f"{what}; {retry_text(share, work)}"
+            self._context.record(Requeued(at, report.job, report.attempt), message=message, ooms=True, **details)
             self._resize(report.job, work, request, share, at)
-            return
-        why = told_of_end(request, work)
-        message = f"{what}; {why}" if why else what
-        retry = retry_of(self._yard.store.open[report.job], work, report.code, at, message)
-        if retry is not None:
-            again = Requeued(at, report.job, report.attempt, retry.begin)
-            self._yard.record(again, failed=True, message=retry.message, **details)
-            return
-        self._yard.record(Exited(at, report.job, report.attempt, report.code, OOM), message=message, **details)
+            return ""
+        why = end_text(request, work)
+        return f"{what}; {why}" if why else what
 
     def _resize(self, job: str, work: Work, request: Request, share: Share, at: float) -> None:
-        """In the same transaction as that it waits again: what it asks for from now on."""
-        state = self._yard.state
+        """Change the request, in the same transaction as the requeue."""
+        state = self._context.state
         asked = work.asked_memory or (0.0 if work.auto_memory else request.memory)
         if share.counted:
             work = replace(work, ooms=work.ooms + 1, asked_memory=asked)
@@ -203,14 +191,14 @@ class Ooms:
             work = replace(work, blameless=work.blameless + 1)
         begin = float(state.table.begin[state.row_of[job]])
         compute = 100.0 if share.alone else 0.0
-        another = fitted_share(self._yard, replace(request, memory=share.memory, compute=compute, begin=begin))
+        another = fitted_share(self._context, replace(request, memory=share.memory, compute=compute, begin=begin))
         said = {}
         if share.counted:
             size = "a GPU for itself" if share.alone else f"{format_size(share.memory)} of a GPU"
             said = {"message": f"asks for {size} from now on"}
-        self._yard.record(Edited(at, job, another), work=work.to_json(), **said)
+        self._context.record(Edited(at, job, another), work=work.to_json(), **said)
 
     def _sizes(self, request: Request) -> list[float]:
-        """How large the GPUs are that the job may run on."""
-        devices = self._yard.machine.gpus.devices
+        """The sizes of the GPUs that the job may run on."""
+        devices = self._context.machine.gpus.devices
         return [float(device.memory) for device in devices if not request.scope or device.index in request.scope]

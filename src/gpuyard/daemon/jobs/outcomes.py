@@ -1,40 +1,55 @@
-"""What becomes of jobs: what the engine saw of them becomes events, and what follows from those."""
+"""What becomes of jobs: reports of the engine become events, retries, and the end of jobs that can never start."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpuyard.core.events import Cancelled, Edited, Exited, Placed, Requeued, Started
 from gpuyard.core.model import Phase
-from gpuyard.daemon.clock import Times
-from gpuyard.daemon.devices.admission import CROWDED
+from gpuyard.core.state import State
+from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.measurements import Seen
-from gpuyard.daemon.jobs.oom import OOM, KernelKills, Ooms
-from gpuyard.daemon.jobs.retries import Retry, doom_of, retry_of
-from gpuyard.daemon.jobs.stops import PREEMPTED, Stops
+from gpuyard.daemon.devices.simulation import Declared
+from gpuyard.daemon.jobs.oom import KernelKills, Ooms
+from gpuyard.daemon.jobs.stops import CROWDED, OOM, PREEMPTED, Stops
 from gpuyard.engines.base import Abandoned, Ended, NeverBegan, Report, Running
-from gpuyard.spec.work import Work
+from gpuyard.spec.notation import AFTER
+from gpuyard.spec.times import format_when
 
-if TYPE_CHECKING:
-    from gpuyard.daemon.loop import Yard
+ENDED = {
+    Phase.SUCCEEDED: "succeeded",
+    Phase.FAILED: "failed",
+    Phase.CANCELLED: "was cancelled",
+    Phase.TIMEOUT: "ran out of time",
+    Phase.OOM: "ran out of GPU memory",
+    Phase.INTERRUPTED: "was interrupted",
+}
+
+
+_LONGEST_DELAY = 3600.0  # seconds between two attempts, at most
+
+
+def doom_of(state: State, row: int) -> str:
+    """Why a job can never start: which job it follows, and how that one ended."""
+    how, _, job = state.doomed[row].partition(":")
+    phase = state.phase[state.row_of[job]]
+    return f"job {job}, which it was to follow ({AFTER[how]}), {ENDED.get(phase, str(phase))}"
 
 
 class Outcomes:
-    """How attempts begin and end, and whether there is to be another one."""
+    """Turns the engine's reports into events, and decides on retries."""
 
-    def __init__(self, yard: Yard, stops: Stops, times: Times, ooms: Ooms, work_of: Callable[[str], Work]) -> None:
-        self._yard, self._stops, self._times, self._work_of = yard, stops, times, work_of
-        self._ooms, self._kills = ooms, KernelKills()
+    def __init__(self, context: Context, stops: Stops, ooms: Ooms, declared: Declared) -> None:
+        self._context, self._stops, self._ooms, self._declared = context, stops, ooms, declared
+        self._times, self._kills = context.times, KernelKills()
 
     def note(self, report: Report, now: float) -> None:
-        """What the engine saw becomes events."""
-        state = self._yard.state
+        state = self._context.state
         row = state.row_of.get(report.job, -1)
         if isinstance(report, Abandoned):
             if row >= 0 and state.phase[row] in (Phase.QUEUED, Phase.HELD):
-                self._yard.record(Cancelled(now, report.job), message=report.message)
+                self._context.record(Cancelled(now, report.job), message=report.message)
             return
         if row < 0 or state.attempt[row] != report.attempt:
             return  # an attempt that is over
@@ -47,31 +62,32 @@ class Outcomes:
         if phase is Phase.PLACED:
             seen = report.at if isinstance(report, Running) else report.began or report.at
             handle = {"handle": report.handle} if isinstance(report, Running) else {}
-            self._yard.record(Started(self._times.began(report.job, seen, now), report.job, report.attempt), **handle)
+            began = self._times.began(report.job, seen, now)
+            self._context.record(Started(began, report.job, report.attempt), **handle)
             self._stops.watch_limit(row)
             self._kills.began(report.job, report.attempt)
         if isinstance(report, Ended):
             self._ended(row, report, now)
 
     def _never_began(self, row: int, report: NeverBegan, now: float) -> None:
-        """It waits again; unless it was told to end, which it was before it began."""
-        cause = self._yard.state.recalled.get(row)
+        """The job waits again; unless it was told to end before it began."""
+        cause = self._context.state.recalled.get(row)
         if cause in (None, PREEMPTED, CROWDED):
-            self._yard.record(Requeued(now, report.job, report.attempt), message=report.message)
+            self._context.record(Requeued(now, report.job, report.attempt), message=report.message)
         else:
-            self._yard.record(Exited(now, report.job, report.attempt, None, cause), message="ended before it began")
+            self._context.record(Exited(now, report.job, report.attempt, None, cause), message="ended before it began")
 
     def _ended(self, row: int, report: Ended, now: float) -> None:
-        state = self._yard.state
+        state = self._context.state
         at = self._times.ended(report.job, report.at, now)
-        self._yard.machine.left(state.spot[row].tolist())
+        self._context.machine.left(state.spot[row].tolist())
         killed = self._kills.ended(report.job, report.attempt, report.code)
         cause = state.recalled.get(row, "interrupted" if report.interrupted else "")
         if cause == PREEMPTED:
             if report.asked or report.interrupted:
                 self._stops.preempted(row, report, at, self._measured(row, report, at))
                 return
-            cause = ""  # it had come to its end before anybody asked it to
+            cause = ""  # it had ended before it was asked to
         measured = self._measured(row, report, at)
         if cause == CROWDED:
             if report.asked or report.interrupted:
@@ -80,72 +96,78 @@ class Outcomes:
             cause = ""
         shortage = self._ooms.of(row, report, cause, measured)
         if shortage is not None:
-            self._ooms.settle(report, shortage, at, measured=measured)
+            what = self._ooms.requeue(report, shortage, at, measured=measured)
+            if what and not self._retry(report, at, what, measured):
+                exited = Exited(at, report.job, report.attempt, report.code, OOM)
+                self._context.record(exited, message=what, measured=measured)
             return
-        cause = "" if cause == OOM else cause  # it had done its work before anybody asked it to end
-        if cause == "interrupted" and self._work_of(report.job).requeue:
+        cause = "" if cause == OOM else cause  # it had done its work before it was asked to end
+        if cause == "interrupted" and self._context.work_of(report.job).requeue:
             message = "interrupted, and waits again"
-            self._yard.record(Requeued(at, report.job, report.attempt), message=message, measured=measured)
+            self._context.record(Requeued(at, report.job, report.attempt), message=message, measured=measured)
             return
-        retry = None if cause else self._retry(report, at, killed)
-        if retry is not None:
-            begin, message = retry
-            requeued = Requeued(at, report.job, report.attempt, begin)
-            self._yard.record(requeued, failed=True, message=message, measured=measured)
+        if not cause and self._retry(report, at, killed, measured):
             return
         message = report.message or ("" if cause else killed)
         details = {"message": message} if message else {}
-        self._yard.record(Exited(at, report.job, report.attempt, report.code, cause), **details, measured=measured)
+        self._context.record(Exited(at, report.job, report.attempt, report.code, cause), **details, measured=measured)
 
     def _crowded_out(self, report: Ended, at: float, measured: dict[str, Any]) -> None:
-        """It had memory that others asked for: it waits again, and counts with all that it asked for from now on."""
-        yard, attempt = self._yard, report.attempt
-        why = yard.store.recalled(report.job, attempt).get("message", "others want the memory that it was given")
+        """It had memory that others asked for: it waits again, and is charged with all that it asked for."""
+        context, attempt = self._context, report.attempt
+        why = context.store.recalled(report.job, attempt).get("message", "others want the memory that it was given")
         message = f"stopped, since {why}; waits again"
-        yard.record(Requeued(at, report.job, attempt), message=message, measured=measured)
-        work, request = yard.description(report.job)
-        request = replace(request, begin=float(yard.state.table.begin[yard.state.row_of[report.job]]))
-        yard.record(Edited(at, report.job, request), work=replace(work, crowded=work.crowded + 1).to_json())
+        context.record(Requeued(at, report.job, attempt), message=message, measured=measured)
+        work, request = context.description(report.job)
+        request = replace(request, begin=float(context.state.table.begin[context.state.row_of[report.job]]))
+        context.record(Edited(at, report.job, request), work=replace(work, crowded=work.crowded + 1).to_json())
 
     def _measured(self, row: int, report: Ended, at: float) -> dict[str, Any]:
-        """What an attempt used; of simulated GPUs that can be told to the last."""
-        yard, state = self._yard, self._yard.state
+        """What an attempt used; of simulated GPUs that is known up to its last instant."""
+        context, state = self._context, self._context.state
         began, gpus = float(state.table.started[row]), state.spot[row].tolist()
         others = {gpu for other in state.running.array.tolist() if other != row for gpu in state.spot[other].tolist()}
         use = None
-        if yard.machine.gpus.simulated and state.recalled.get(row) != "oom" and not report.interrupted:
-            use = yard.declared.of(yard.store.open[report.job], report.attempt)
+        if context.machine.gpus.simulated and state.recalled.get(row) != "oom" and not report.interrupted:
+            use = self._declared.of(context.store.open[report.job], report.attempt)
         uses = dict.fromkeys(gpus, use.at(at - began)) if use else None
         last = Seen(report.job, report.attempt, began, uses, None, others.isdisjoint(gpus))
-        measured = yard.measures.take(report.job, report.attempt, began, at, last)
-        work = yard.store.open[report.job].work
-        return {**measured, "gpu_seconds": yard.measures.gpu_seconds(work, len(gpus), measured["seconds"])}
+        measured = context.measures.take(report.job, report.attempt, began, at, last)
+        work = context.store.open[report.job].work
+        return {**measured, "gpu_seconds": context.measures.gpu_seconds(work, len(gpus), measured["seconds"])}
 
-    def _retry(self, report: Ended, at: float, why: str) -> Retry | None:
-        return retry_of(self._yard.store.open[report.job], self._work_of(report.job), report.code, at, why)
+    def _retry(self, report: Ended, at: float, why: str, measured: dict[str, Any]) -> bool:
+        """Requeue a job that failed by itself, if it has retries left; `why` says more than its exit code."""
+        failures, work = self._context.store.open[report.job].failures, self._context.work_of(report.job)
+        if (report.code == 0 and not why) or failures >= work.retries:
+            return False
+        begin = at + min(work.retry_delay * 2**failures, _LONGEST_DELAY)
+        unknown = "failed, and its exit code is not known"
+        how = why or (unknown if report.code is None else f"failed with exit code {report.code}")
+        message = f"{how}; retry {failures + 1} of {work.retries} at {format_when(begin, at)}"
+        requeued = Requeued(at, report.job, report.attempt, begin)
+        self._context.record(requeued, failed=True, message=message, measured=measured)
+        return True
 
     def refused(self, placed: Placed, message: str, now: float) -> None:
-        """A job that can never be launched: it is over."""
-        self._yard.record(Exited(now, placed.job, placed.attempt, None), message=message)
+        self._context.record(Exited(now, placed.job, placed.attempt, None), message=message)
 
     def postponed(self, placed: Placed, message: str, now: float) -> None:
-        """A job that cannot be launched now: it waits again."""
-        self._yard.record(Requeued(now, placed.job, placed.attempt), message=message)
+        self._context.record(Requeued(now, placed.job, placed.attempt), message=message)
 
     def end_lease(self, job: str, now: float, message: str, **details: Any) -> None:
-        """Its holder does not need a lease any more, or whoever waits for it does not."""
-        state = self._yard.state
+        state = self._context.state
         row = state.row_of[job]
         attempt = state.attempt[row]
         if state.phase[row] in (Phase.PLACED, Phase.RUNNING):
             self.note(Ended(job, attempt, now, 0, message=message), now)
         else:
-            self._yard.record(Cancelled(now, job), message=message, **details)
+            self._context.record(Cancelled(now, job), message=message, **details)
         self._stops.ask(job, attempt, 0.0)  # so that its process is not watched any more
 
     def give_up_doomed(self, now: float) -> None:
-        """Cancel who was to follow jobs that ended otherwise, and who was to follow those, and so on."""
-        state = self._yard.state
+        """Cancel jobs whose dependency can never be met, and those that follow them, and so on."""
+        state = self._context.state
         while state.doomed:
             for row in list(state.doomed):
-                self._yard.record(Cancelled(now, state.ids[row]), message=doom_of(state, row))
+                self._context.record(Cancelled(now, state.ids[row]), message=doom_of(state, row))

@@ -19,12 +19,9 @@ from gpuyard.units import parse_duration
 
 TAG = "profile"
 _NAME = "gpuyard-profile"
-_SMALL = 131072
-"""Of 512 bytes each: a file of less is copied whatever else there is."""
-_ROOM = 1048576
-"""KiB of directories and large files that are copied beside."""
-_PATIENCE = 2
-"""Seconds for finding out how large one of them is."""
+_SMALL = 131072  # of 512 bytes each: a file of less is copied whatever else there is
+_ROOM = 1048576  # KiB of directories and large files that are copied beside
+_PATIENCE = 2  # seconds for finding out how large one of them is
 _APART = rf"""
 from=$(pwd -P) || exit 125
 dir=$(mktemp -d "${{from%/*}}/.{_NAME}.XXXXXX" 2>/dev/null) || dir=$(mktemp -d) || exit 125
@@ -50,7 +47,7 @@ not take long: what is very large, data for example, is linked."""
 
 
 def check_profile(text: str) -> float:
-    """Seconds that a job is to be tried out for; 0 if that is said by arguments."""
+    """The seconds of a trial; 0 if arguments limit it."""
     if not text.strip():
         raise UserError("profile is a time, as in 30s, or arguments, as in '--epochs 2'")
     if _words(text)[0].startswith("-") or "=" in text:
@@ -65,7 +62,7 @@ def check_profile(text: str) -> float:
 
 
 def profile_of(work: Work, request: Request, id: str, own_id: bool) -> tuple[Work, Request]:
-    """The job with this id that tries another one out."""
+    """The trial job with this id."""
     seconds = check_profile(work.profile)
     command = [word.replace("{id}", id) for word in work.command] if own_id else list(work.command)
     command = command if seconds else overridden(command, _words(work.profile))
@@ -86,17 +83,16 @@ def profile_of(work: Work, request: Request, id: str, own_id: bool) -> tuple[Wor
 
 
 def epochs_in(command: Sequence[str]) -> float:
-    """How many epochs a command asks for, also one that tries another out; 0 if it does not say."""
+    """The epochs that a command asks for, also a trial; 0 if it does not say."""
     return epochs_of(unwrapped(command))
 
 
 def is_trial(command: Sequence[str]) -> bool:
-    """Whether a command only tries another out."""
     return list(command[2:4]) == [_APART, _NAME]
 
 
 def unwrapped(command: Sequence[str]) -> Sequence[str]:
-    """What a job that tries another out runs in the end; any other command as it is."""
+    """The command that a trial runs; any other command as it is."""
     return command[4:] if is_trial(command) else command
 
 

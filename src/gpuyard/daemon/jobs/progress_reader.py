@@ -1,4 +1,4 @@
-"""How far running jobs are, by what they report or print. Looked at when somebody asks, and never by the yard itself.
+"""How far running jobs are, by what they report or print. Read on demand, and never by the loop itself.
 
 A job says it by its file (`gpuyard.progress`), by a line `progress 37/100` in its output, or without meaning to: by a
 line that begins with `Epoch 3/10`, or by a bar of tqdm. What is said on purpose counts more than what is guessed, and
@@ -23,8 +23,7 @@ _LINE = 256
 _MOST = 4096  # jobs that are remembered
 _CLOCKS = 0.1  # seconds by which the time of a file may be before that of the attempt which made it
 
-BAR, EPOCH, SAID, REPORTED = range(4)
-"""What a reading comes from; larger ones count more."""
+BAR, EPOCH, SAID, REPORTED = range(4)  # what a reading comes from; larger ones count more
 
 _SAID = re.compile(rf"(?:^|[\s:>\]])progress[:=]?\s{{1,9}}{AMOUNT}(?![\w/%])", re.IGNORECASE)
 _EPOCH = re.compile(r"\W{0,9}epoch\W{0,3}(\d{1,9})\s?(?:/|of)\s?(\d{1,9})(?![\w/.])", re.IGNORECASE)
@@ -39,8 +38,6 @@ _SCALE = {unit: 1000.0**power for power, unit in enumerate(("", "k", "M", "G", "
 
 
 class Progress(TypedDict):
-    """How far a job is; `remaining` in seconds, where that can be told and is not over."""
-
     done: float
     total: float
     fraction: float
@@ -48,17 +45,14 @@ class Progress(TypedDict):
 
 
 class Reading(NamedTuple):
-    """What a job said of itself."""
-
     kind: int
     done: float
     total: float
-    left: float | None = None
-    """Seconds, where it said that as well."""
+    left: float | None = None  # seconds, where it said that as well
 
 
 class Logs(Protocol):
-    """Where output is; every engine is one."""
+    """Reads output; every engine does."""
 
     def read_log(self, job: str, attempt: int, offset: int, size: int) -> tuple[int, bytes]:
         """Bytes of an attempt's output."""
@@ -71,18 +65,15 @@ class Logs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was found when a job was last looked at."""
-
     attempt: int
     size: int = 0
     file: tuple[int, int] | None = None
     reading: Reading | None = None
-    at: float = 0.0
-    """When it said so, or was first seen to have."""
+    at: float = 0.0  # when it said so, or was first seen to have
 
 
 class ProgressReader:
-    """How far jobs are. May be asked by any thread."""
+    """How far jobs are. For any thread."""
 
     def __init__(self, logs: Logs, work: Path) -> None:
         self._logs, self._work = logs, work
@@ -96,7 +87,7 @@ class ProgressReader:
         return estimate(said[0], said[1] - view.started, now - said[1])
 
     def said(self, view: JobView, now: float) -> tuple[Reading, float] | None:
-        """What a job said last of how far it is, and when; None if it does not run, or does not tell."""
+        """A job's last progress, and its time; None if it does not run, or reports none."""
         if view.state != "running" or view.started is None:
             self._jobs.pop(view.id, None)
             return None
@@ -110,14 +101,14 @@ class ProgressReader:
         return None if seen.reading is None else (seen.reading, seen.at)
 
     def report(self, view: JobView, done: float, total: float, now: float) -> None:
-        """Take a job's word for how far it is; kept until it says something else, or the daemon ends."""
+        """Keep a job's own report until the next one, or the daemon's end."""
         seen = self._jobs.get(view.id)
         if seen is None or seen.attempt != view.attempt:
             seen = _Seen(view.attempt)
         self._jobs[view.id] = replace(seen, reading=Reading(REPORTED, done, total), at=now)
 
     def _look(self, view: JobView, started: float, seen: _Seen, now: float) -> _Seen:
-        """Look at its file; if there is none that counts, at its output. What has not changed is not read again."""
+        """Read its file; if that has no progress, its output. What has not changed is not read again."""
         try:
             seen = self._look_at_file(view.id, started, seen)
             if seen.reading is not None and seen.reading.kind == REPORTED:
@@ -142,13 +133,13 @@ class ProgressReader:
         mark = found.st_mtime_ns, found.st_ino
         if mark == seen.file or found.st_mtime < started - _CLOCKS or not stat.S_ISREG(found.st_mode):
             return seen  # known, or of an earlier attempt, or a trap
-        told = amount(_first_line(path))
-        reading = Reading(REPORTED, *told) if told else seen.reading
-        return replace(seen, file=mark, reading=reading, at=max(found.st_mtime, started) if told else seen.at)
+        parsed = amount(_first_line(path))
+        reading = Reading(REPORTED, *parsed) if parsed else seen.reading
+        return replace(seen, file=mark, reading=reading, at=max(found.st_mtime, started) if parsed else seen.at)
 
 
 def _first_line(path: Path) -> str:
-    """The beginning of a file that may be no file at all by now."""
+    """The first line of a file, which may be no file at all by now."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         data = os.read(file, _LINE) if stat.S_ISREG(os.fstat(file).st_mode) else b""
@@ -158,7 +149,7 @@ def _first_line(path: Path) -> str:
 
 
 def estimate(reading: Reading, ran: float, since: float) -> Progress:
-    """How far a job is that said so after it `ran`, and how long it will take, seen so many seconds `since`.
+    """How far a job is that said so after it `ran`, and how long it will take, seen `since` seconds later.
 
     Once that time is over, nobody knows: a job that stalls would be about to end for ever.
     """
@@ -170,7 +161,7 @@ def estimate(reading: Reading, ran: float, since: float) -> Progress:
 
 
 def scan(tail: bytes) -> Reading | None:
-    """The last that the end of an output says; of several kinds the one that counts most."""
+    """The last progress in the end of an output; of several kinds the one that counts most."""
     *lines, last = re.split(r"[\r\n]+", tail.decode(errors="replace"))
     found: dict[int, Reading] = {}
     for line in lines:
@@ -183,12 +174,12 @@ def scan(tail: bytes) -> Reading | None:
 
 def _said(line: str) -> Reading | None:
     match = _SAID.search(line)
-    told = numbers(match[1], match[2]) if match else None
-    return Reading(SAID, *told) if told else None
+    parsed = numbers(match[1], match[2]) if match else None
+    return Reading(SAID, *parsed) if parsed else None
 
 
 def _epoch(line: str) -> Reading | None:
-    """An epoch of so many. It may be told at its beginning or at its end: those before it are over."""
+    """An epoch of a number of epochs. It may be printed at its start or end: those before it are over."""
     if "%|" in line or not (match := _EPOCH.match(line)):
         return None
     number, total = int(match[1]), int(match[2])
@@ -196,7 +187,7 @@ def _epoch(line: str) -> Reading | None:
 
 
 def _bar(line: str) -> Reading | None:
-    """A bar of tqdm. That of an epoch is a part of that; if it is not told of how many, nothing is known.
+    """A bar of tqdm. That of an epoch is a part of it; without the number of epochs nothing is known.
 
     What goes up a line at its end is a bar below another one, which counts.
     """

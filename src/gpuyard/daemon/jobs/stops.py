@@ -1,50 +1,47 @@
-"""Time limits, on a clock that nobody can set: a time of day that is corrected ends nobody's job."""
+"""Why and how attempts are told to end: time limits, preemption, cancellation.
+
+Time limits go by the monotonic clock: a correction of the time of day ends no job.
+"""
 
 from __future__ import annotations
 
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from gpuyard.core.events import WAIT_AGAIN, Preempted, Promised, Recalled, Unpromised
 from gpuyard.core.limits.reservations import until_taken
 from gpuyard.core.limits.withdrawal import in_place_of, split_promised, standing_promises
 from gpuyard.core.model import Phase
 from gpuyard.core.plan import Plan, Start
-from gpuyard.daemon.devices.admission import CROWDED
-from gpuyard.daemon.devices.over_limit import GRACE
+from gpuyard.daemon.context import Context
 from gpuyard.engines.base import Ended, Engine
 from gpuyard.faults import point
-from gpuyard.spec.work import Work
-
-if TYPE_CHECKING:
-    from gpuyard.daemon.loop import Yard
 
 
 class TimeLimits:
-    """When the time of running attempts will be over."""
+    """When running attempts run out of time."""
 
     def __init__(self) -> None:
         self._ends: list[tuple[float, str, int]] = []
         self._end_of: dict[tuple[str, int], float] = {}
 
     def watch(self, job: str, attempt: int, left: float) -> None:
-        """This attempt may run for so many seconds more, whatever was said before."""
+        """The attempt may run for `left` seconds more, whatever was set before."""
         end = self._end_of[job, attempt] = time.monotonic() + left
         heapq.heappush(self._ends, (end, job, attempt))
 
     def forget(self, job: str, attempt: int) -> None:
-        """This attempt may run as long as it likes."""
         self._end_of.pop((job, attempt), None)
 
     def due(self) -> float:
-        """When the next one's time is over, on the monotonic clock."""
+        """When the next attempt runs out of time, on the monotonic clock."""
         return self._ends[0][0] if self._ends else math.inf
 
     def over(self) -> Iterator[tuple[str, int]]:
-        """Attempts whose time is over; each is told of once, and may have ended long ago."""
+        """Attempts that ran out of time, each once; some may have ended long ago."""
         while self.due() <= time.monotonic():
             end, job, attempt = heapq.heappop(self._ends)
             if self._end_of.get((job, attempt)) == end:
@@ -53,11 +50,12 @@ class TimeLimits:
 
 
 PREEMPTED = "preempted"
+OOM = "oom"
+CROWDED = "crowded"  # the cause of a stop: the job was given memory that others asked for, and they want it now
+OOM_GRACE = 2.0  # seconds from SIGTERM to SIGKILL for a job that takes memory that others were promised
 
 
 class Stop(NamedTuple):
-    """An attempt that is to be asked to end, and when it is made to."""
-
     job: str
     attempt: int
     grace: float
@@ -65,10 +63,10 @@ class Stop(NamedTuple):
 
 
 class Stops:
-    """Who is told to end, and for whom."""
+    """Tells attempts to end."""
 
-    def __init__(self, yard: Yard, work_of: Callable[[str], Work]) -> None:
-        self._yard, self._work_of = yard, work_of
+    def __init__(self, context: Context) -> None:
+        self._context, self._work_of = context, context.work_of
         self._pending: list[Stop] = []
         self._limits, self._warnings = TimeLimits(), TimeLimits()
 
@@ -76,40 +74,39 @@ class Stops:
         return len(self._pending)
 
     def forget(self) -> None:
-        """Nothing but what is written has happened."""
+        """Keep only what is written."""
         self._pending = []
 
     def recall(self, job: str, cause: str, now: float, grace: float | None = None, **details: Any) -> None:
         """Tell a job on GPUs to end."""
-        state = self._yard.state
+        state = self._context.state
         row = state.row_of[job]
         before = state.recalled.get(row, PREEMPTED)
         if self._work_of(job).adaptive:
             details["grace"] = self._grace(job, cause, grace)
         if row not in state.recalled or (before in WAIT_AGAIN and cause not in WAIT_AGAIN):
-            self._yard.record(Recalled(now, job, state.attempt[row], cause), **details)
+            self._context.record(Recalled(now, job, state.attempt[row], cause), **details)
         self.again(row, grace)
 
     def again(self, row: int, grace: float | None = None) -> None:
-        """Have a job asked that was told to end, perhaps by a former life of the daemon."""
-        state = self._yard.state
+        """Ask a recalled job to end, perhaps one that an earlier daemon recalled."""
+        state = self._context.state
         job, attempt, cause = state.ids[row], state.attempt[row], state.recalled[row]
         signal = self._work_of(job).signal if cause == PREEMPTED and grace is None else "TERM"
         self.ask(job, attempt, self._grace(job, cause, grace), signal)
 
     def _grace(self, job: str, cause: str, given: float | None) -> float:
-        """Seconds that a job has to end, by why it is told to."""
+        """Seconds that a job has to end, by cause."""
         work = self._work_of(job)
-        if cause in ("oom", CROWDED):
-            return min(work.grace, GRACE if given is None else given)
+        if cause in (OOM, CROWDED):
+            return min(work.grace, OOM_GRACE if given is None else given)
         return given if given is not None else (work.notice or work.grace) if cause == PREEMPTED else work.grace
 
     def ask(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
-        """Once all is written, have the engine ask an attempt to end."""
+        """Ask an attempt to end, once everything is written."""
         self._pending.append(Stop(job, attempt, grace, signal))
 
     def carry_out(self, engine: Engine) -> None:
-        """Ask those who were told to end; that they were is written."""
         pending, self._pending = self._pending, []
         for stop in pending:
             point("yard:before-stop")
@@ -119,44 +116,41 @@ class Stops:
     # -- time limits ----------------------------------------------------------------------------------
 
     def watch_limit(self, row: int) -> None:
-        """Remember when a running job's time will be over, and to tell it before, if it wants to know."""
-        state = self._yard.state
+        """Watch a running job's time limit, and its notice before it."""
+        state = self._context.state
         started, job, attempt = float(state.table.started[row]), state.ids[row], state.attempt[row]
         work = self._work_of(job)
         if work.time_limit is not None and started < math.inf:
-            left = started + work.time_limit - self._yard.clock.now()
+            left = started + work.time_limit - self._context.clock.now()
             self._limits.watch(job, attempt, left)
             if work.notice:
                 self._warnings.watch(job, attempt, left - work.notice)
 
     def watch_limits(self) -> None:
-        """The same for everybody who runs, whatever was remembered."""
         self._limits = TimeLimits()
-        for row in self._yard.state.running.array.tolist():
+        for row in self._context.state.running.array.tolist():
             self.watch_limit(row)
 
     def limit_changed(self, job: str) -> None:
-        """A job's time limit is another one from now on."""
-        row = self._yard.state.row_of[job]
-        attempt = self._yard.state.attempt[row]
+        row = self._context.state.row_of[job]
+        attempt = self._context.state.attempt[row]
         self._limits.forget(job, attempt)
         self._warnings.forget(job, attempt)
         self.watch_limit(row)
 
     def due(self) -> float:
-        """When somebody's time is over, or is to be announced, on the monotonic clock."""
+        """When a time limit or a notice is due, on the monotonic clock."""
         return min(self._limits.due(), self._warnings.due())
 
     def warn(self) -> None:
-        """Tell those whose time will soon be over; they go on until it is."""
+        """Signal jobs that will soon run out of time; they go on until they do."""
         for job, attempt in self._warnings.over():
-            row = self._yard.state.row_of.get(job)
-            if job in self._yard.store.open and row not in self._yard.state.recalled:
+            row = self._context.state.row_of.get(job)
+            if job in self._context.store.open and row not in self._context.state.recalled:
                 self.ask(job, attempt, math.inf, self._work_of(job).signal)
 
     def end_overdue(self, now: float) -> None:
-        """Tell those to end whose time is over."""
-        state = self._yard.state
+        state = self._context.state
         for job, attempt in self._limits.over():
             row = state.row_of.get(job, -1)
             if row >= 0 and state.attempt[row] == attempt and state.phase[row] is Phase.RUNNING:
@@ -166,31 +160,31 @@ class Stops:
     # -- preemption -----------------------------------------------------------------------------------
 
     def obey(self, plan: Plan, now: float) -> list[Start]:
-        """Stop whom a plan stops, and promise their GPUs to those who follow; the starts that need not wait."""
-        starts, later = split_promised(self._yard.state, plan)
+        """Stop the jobs that a plan stops, and promise their GPUs; returns the starts that need not wait."""
+        starts, later = split_promised(self._context.state, plan)
         for job in plan.stops:
             self.recall(job, PREEMPTED, now)
         for start in later:
-            self._yard.record(Promised(now, start.job, start.gpus))
+            self._context.record(Promised(now, start.job, start.gpus))
         return starts
 
     def promised(self, now: float) -> list[Start]:
-        """Promises that can be kept now; those that never can are taken back."""
-        state = self._yard.state
+        """The promises that can be kept now; those that never can are taken back."""
+        state = self._context.state
         due, broken = standing_promises(state)
         for row in broken:
-            self._yard.record(Unpromised(now, state.ids[row]))
+            self._context.record(Unpromised(now, state.ids[row]))
         return [Start(state.ids[row], state.promises[row]) for row in due]
 
     def take_back(self, now: float) -> None:
-        """Promise nobody anything any more: another policy decides."""
-        for row in list(self._yard.state.promises):
-            self._yard.record(Unpromised(now, self._yard.state.ids[row]))
+        """Take back all promises: another policy is in force."""
+        for row in list(self._context.state.promises):
+            self._context.record(Unpromised(now, self._context.state.ids[row]))
 
     def preempted(self, row: int, report: Ended, at: float, measured: dict[str, Any]) -> None:
-        """A job that was stopped for others has ended: it waits again, whatever its exit code."""
-        state = self._yard.state
+        """A preempted job has ended: it waits again, whatever its exit code."""
+        state = self._context.state
         others = " and ".join(f"job {state.ids[other]}" for other in in_place_of(state, row)) or "others"
         killed = " (killed after its grace)" if report.code == 137 else ""
         message = f"stopped for {others}{killed}, waits again"
-        self._yard.record(Preempted(at, report.job, report.attempt), message=message, measured=measured)
+        self._context.record(Preempted(at, report.job, report.attempt), message=message, measured=measured)

@@ -37,28 +37,24 @@ _OOMS = f"""SELECT count(*) FROM jobs CROSS JOIN events ON events.job = jobs.id
 
 
 class BatchHead(NamedTuple):
-    """A batch in short."""
-
     id: str
     name: str
     user: str
     submitted: float
-    ended: float | None
-    """None while a job of it is not over."""
+    ended: float | None  # None while a job of it is not over
     refused: int
     states: dict[str, int]
-    waves: dict[int, dict[str, int]]
-    """How many jobs are in each state, by wave."""
+    waves: dict[int, dict[str, int]]  # how many jobs are in each state, by wave
 
 
 class BatchLog:
-    """Reads what is kept of batches, as of one instant."""
+    """Reads batches as of one instant."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     def heads(self, user: str = "", most: int = 100) -> list[BatchHead]:
-        """Batches, the newest first: all, or somebody's."""
+        """Batches, the newest first: all, or a user's."""
         found: list[BatchHead] = []
         for (id,) in self._connection.execute(_NEWEST).fetchall():
             if len(found) == most:
@@ -69,7 +65,6 @@ class BatchLog:
         return found
 
     def head(self, batch: str) -> BatchHead | None:
-        """A batch; None if there is none."""
         first = self._connection.execute(_FIRST, (batch,)).fetchone()
         if first is None:
             return None
@@ -85,14 +80,14 @@ class BatchLog:
         return BatchHead(batch, name, user, submitted, None if is_open else ended, refused, states, waves)
 
     def rows(self, batch: str, where: str = "", values: tuple[Any, ...] = ()) -> list[JobView]:
-        """Jobs of a batch, in the order of submission; also those that tried rows of it out, which are no rows."""
+        """Jobs of a batch in order of submission, with its trials, which are no rows."""
         found = self._connection.execute(
             f"SELECT {_COLUMNS} FROM jobs WHERE {_ID} = ? {where} ORDER BY number", (batch, *values)
         )
         return list(map(views.from_row, found))
 
     def ended(self, batch: str, since: float) -> list[JobView]:
-        """Jobs of a batch that ended at an instant or later, in the order in which they did."""
+        """Jobs of a batch that ended at an instant or later, in that order."""
         found = self.rows(batch, "AND ended >= ? AND json_extract(work, '$.row') IS NOT NULL", (since,))
         return sorted(found, key=lambda view: (view.ended or 0.0, view.number))
 
@@ -102,7 +97,7 @@ class BatchLog:
         return [(row, why) for row, why in json.loads(found[0])] if found and found[0] else []
 
     def spans(self, batch: str, now: float) -> dict[tuple[str, int], Span]:
-        """When each attempt was on which GPUs; those that go on, until now."""
+        """When each attempt was on which GPUs; running ones until now."""
         gpus: dict[tuple[str, int], tuple[int, ...]] = {}
         found: dict[tuple[str, int], Span] = {}
         for job, kind, attempt, at, data in self._connection.execute(_SPANS, (batch,)):
@@ -116,18 +111,16 @@ class BatchLog:
         return found
 
     def ooms(self, batch: str) -> int:
-        """How often rows of a batch ran out of GPU memory."""
         return int(self._connection.execute(_OOMS, (batch,)).fetchone()[0])
 
     def alone(self, signature: str) -> list[tuple[str, float, list[str]]]:
-        """Jobs, seconds and commands of runs like this that succeeded alone on their GPUs, the latest first."""
+        """Jobs, seconds and commands of similar runs that succeeded alone on their GPUs, the latest first."""
         found = self._connection.execute(_ALONE, (signature,)).fetchmany(_MOST_ALONE)
         return [(job, seconds, json.loads(command)) for job, seconds, command in found]
 
 
 @contextmanager
 def batch_log(path: Path) -> Iterator[BatchLog]:
-    """Look at the store as of one instant."""
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)) as connection:
         connection.execute("BEGIN")
         yield BatchLog(connection)

@@ -54,33 +54,28 @@ class StoreFailing(GpuyardError):
 
 
 class JobStanding(NamedTuple):
-    """How a job stands."""
-
     id: str
     state: str
     array: str
 
 
 class Store:
-    """The writer's end."""
+    """The store's writer."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection = _connect(path)
         with _readable(path):
             self.last = self._number("SELECT max(seq) FROM events")
-            self.last_at = self._last_at()
-            """When the last event happened."""
-            self.jobs = self._number("SELECT max(number) FROM jobs")
-            """The number of the job that was submitted last."""
-            self.newest = self._number("SELECT max(CAST(id AS INTEGER)) FROM jobs")
-            """The largest id."""
+            self.last_at = self._last_at()  # when the last event happened
+            self.jobs = self._number("SELECT max(number) FROM jobs")  # the number of the job that was submitted last
+            self.newest = self._number("SELECT max(CAST(id AS INTEGER)) FROM jobs")  # the largest id
             self.open: dict[str, JobView] = {view.id: view for view in self._views("WHERE ended IS NULL")}
             """The views of all jobs that are not over."""
             self.checkpointed = self._number("SELECT max(seq) FROM checkpoint")
 
     def close(self) -> None:
-        """Let go of the file, with all that was written in it and not beside it."""
+        """Close the file, with everything in it and nothing beside it."""
         with suppress(sqlite3.Error):  # where it cannot be written, the next life reads what lies beside it
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
@@ -88,12 +83,9 @@ class Store:
     # -- writing ----------------------------------------------------------------------------------
 
     def append(
-        self,
-        records: Sequence[Record],
-        environments: Mapping[str, str] | None = None,
-        answers: Iterable[Answered] = (),
+        self, records: Sequence[Record], environments: Mapping[str, str] | None = None, answers: Iterable[Answered] = ()
     ) -> None:
-        """Write records and what follows from them; on disk when this returns, or not at all."""
+        """Write records and their views; on disk when this returns, or not at all."""
         seen: dict[str, JobView] = {}
         ran: list[tuple[Any, ...]] = []
         number = self.jobs
@@ -141,7 +133,7 @@ class Store:
                 self.open[job] = view
 
     def keep(self, state: State) -> None:
-        """Keep the state as it is after the last event, so that the next start is quick."""
+        """Keep the state as of the last event, so that the next start is quick."""
         with self._transaction() as connection:
             text = json.dumps({"cluster": _cluster(state.cluster), **checkpoint.dump(state)})
             connection.execute("DELETE FROM checkpoint")
@@ -150,7 +142,7 @@ class Store:
         self.checkpointed = self.last
 
     def rebuild(self) -> int:
-        """Make the views anew from the log; returns how many jobs there are."""
+        """Make the views again from the log; returns the number of jobs."""
         found: dict[str, JobView] = {}
         for _, record in self.records():
             if record.job is not None:
@@ -166,7 +158,7 @@ class Store:
         return len(found)
 
     def forget(self, before: float, most: int) -> int:
-        """Remove up to so many jobs that ended before an instant, with all their events; returns how many there were.
+        """Remove up to `most` jobs that ended before an instant, with all their events; returns their number.
 
         Only what the checkpoint makes needless goes, and never the newest job: no other may get its id.
         """
@@ -179,19 +171,19 @@ class Store:
         return len(jobs)
 
     def forget_gpus(self, before: float, most: int) -> int:
-        """Remove up to so many events that tell of GPUs coming and going before an instant; returns how many."""
+        """Remove up to `most` events about GPUs before an instant; returns their number."""
         with self._transaction() as connection:
             found = connection.execute(_FORGETTABLE_GPUS, (self.checkpointed, before, most))
             return found.rowcount
 
     def forget_answers(self, before: float, most: int) -> int:
-        """Remove up to so many answers to requests with a key, given before an instant; returns how many."""
+        """Remove up to `most` answers to requests with a key before an instant; returns their number."""
         with self._transaction() as connection:
             found = connection.execute(_FORGETTABLE_ANSWERS, (before, most))
             return found.rowcount
 
     def forget_environments(self, keys: Iterable[str], since: int) -> int:
-        """Remove environments and scripts that no job up to a number has, nor a later one; returns how many."""
+        """Remove environments and scripts that no job up to a number has, nor a later one; returns their number."""
         with self._transaction() as connection:
             later = connection.execute("SELECT work FROM jobs WHERE number > ?", (since,))
             works = [*(view.work for view in self.open.values()), *(json.loads(work) for (work,) in later)]
@@ -201,7 +193,7 @@ class Store:
         return len(needless)
 
     def forget_runs(self, signature: str) -> int:
-        """Remove what runs of a signature took; returns how many there were."""
+        """Remove the runs of a signature; returns their number."""
         with self._transaction() as connection:
             return connection.execute("DELETE FROM runs WHERE signature = ?", (signature,)).rowcount
 
@@ -222,7 +214,6 @@ class Store:
     # -- reading ----------------------------------------------------------------------------------
 
     def records(self, after: int = 0) -> Iterator[tuple[int, Record]]:
-        """The log from some event on."""
         found = self._connection.execute(
             "SELECT seq, at, kind, job, attempt, data FROM events WHERE seq > ? ORDER BY seq", (after,)
         )
@@ -230,7 +221,7 @@ class Store:
             yield seq, decode(Row(*row))
 
     def load(self) -> State | None:
-        """The state that the log leads to; None where nothing has happened yet."""
+        """The state by the log; None if that is empty."""
         with _readable(self.path):
             try:
                 return self._folded()
@@ -252,7 +243,7 @@ class Store:
         return state
 
     def latest(self, kind: str) -> Iterator[Record]:
-        """What happened to the whole yard, of one kind, the latest first."""
+        """Events of the whole machine of one kind, the latest first."""
         found = self._connection.execute(
             "SELECT at, kind, job, attempt, data FROM events WHERE kind = ? AND job IS NULL ORDER BY seq DESC", (kind,)
         )
@@ -263,35 +254,33 @@ class Store:
         return float(found.fetchone()[0] or 0.0)
 
     def latest_at(self, job: str) -> float:
-        """When something last happened to a job."""
+        """The time of a job's last event."""
         found = self._connection.execute("SELECT at FROM events WHERE job = ? ORDER BY seq DESC LIMIT 1", (job,))
         return float((found.fetchone() or (0.0,))[0])
 
     def answer(self, user: str, key: str) -> Answered | None:
-        """What a user's request with this key was answered; None if there was none."""
+        """The answer to a user's request with this key; None if there was none."""
         return answer_of(self._connection, user, key)
 
     def environment(self, key: str) -> dict[str, str]:
-        """The environment under a hash."""
         return environment_of(self._connection, key)
 
     def script(self, key: str) -> str:
-        """The script under a hash."""
         return str(json.loads(self.kept(key)))
 
     def kept(self, key: str) -> str:
-        """The environment or the script under a hash, as it is kept."""
+        """The environment or script with a hash, as stored."""
         found = self._connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
         if found is None:
             raise UserError("its environment, or its script, is not kept any more; submit it anew")
         return str(found[0])
 
     def latest_runs(self, kind: str, key: str, limit: int) -> list[tuple[Any, ...]]:
-        """What the latest runs of a `signature` or `likeness` took (`runs.TOLD`), the newest first."""
+        """The latest runs of a `signature` or `likeness` (`RUN_EVIDENCE`), the newest first."""
         return reader.select_latest_runs(self._connection, kind, key, limit)
 
     def standing(self, limit: int = -1, **wanted: str) -> list[JobStanding]:
-        """How the jobs with this id, of this array, or of this name and user stand: the open first, then the newest."""
+        """State of the jobs with this id, of this array, or of this name and user: the open first, then the newest."""
         where = " AND ".join(f"{name} = ?" for name in wanted)
         found = self._connection.execute(
             f"SELECT id, state, array FROM jobs WHERE {where} ORDER BY ended IS NULL DESC, number DESC LIMIT ?",
@@ -305,12 +294,11 @@ class Store:
         return view is not None and view.state == "running" and view.attempt == attempt
 
     def names(self, user: str) -> list[str]:
-        """What a user's latest jobs are called."""
         found = self._connection.execute("SELECT name FROM jobs WHERE user = ? ORDER BY number DESC LIMIT 200", (user,))
         return list(dict.fromkeys(name for (name,) in found))
 
     def described(self, job: str) -> Record | None:
-        """The event that says what a job asks for, as it stands."""
+        """The event with a job's present request."""
         found = self._connection.execute(
             "SELECT at, kind, job, attempt, data FROM events WHERE job = ? AND kind IN ('Submitted', 'Edited') "
             "ORDER BY seq DESC LIMIT 1",
@@ -319,7 +307,7 @@ class Store:
         return decode(Row(*found)) if found else None
 
     def recalled(self, job: str, attempt: int) -> Mapping[str, Any]:
-        """What was said when an attempt was last told to end."""
+        """The details of an attempt's last recall."""
         found = self._connection.execute(
             "SELECT at, kind, job, attempt, data FROM events WHERE job = ? AND attempt = ? AND kind = 'Recalled' "
             "ORDER BY seq DESC LIMIT 1",
@@ -336,14 +324,14 @@ class Store:
 
 
 def hashed(environment: Mapping[str, str] | str) -> tuple[str, str]:
-    """An environment, or a script, as the store keeps it: its hash, and its content."""
+    """Hash and stored content of an environment or a script."""
     kept = environment if isinstance(environment, str) else dict(sorted(environment.items()))
     content = json.dumps(kept, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()[:32], content
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Open the store, make it if there is none, and bring an older one up to date."""
+    """Open the store; create it, or upgrade it."""
     with _readable(path):
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -364,7 +352,6 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Where reading fails, say what to do."""
     try:
         yield
     except sqlite3.Error as error:
@@ -374,7 +361,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _run_script(connection: sqlite3.Connection, script: Path, version: int) -> None:
-    """All of a script, or nothing of it."""
+    """Run a script in one transaction."""
     connection.executescript(f"BEGIN;\n{script.read_text()}\nPRAGMA user_version = {version};\nCOMMIT;")
 
 
@@ -400,16 +387,15 @@ _RETRY = 60.0
 
 
 class Checkpoints:
-    """Makes them, now and then."""
+    """Makes checkpoints now and then."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._not_before = -math.inf
-        self.wanted = False
-        """Whether somebody waits for one."""
+        self.wanted = False  # whether a checkpoint is asked for
 
     def make(self, state: State, *, idle: bool) -> bool:
-        """If it is time to: forget who is over, and keep the rest. The state must be that of the log."""
+        """If it is time to: drop jobs that are over from the state, and keep it. The state must match the log."""
         behind = self._store.last - self._store.checkpointed
         if behind <= (0 if self.wanted else _EVERY[0 if idle else 1]) or time.monotonic() < self._not_before:
             return False
@@ -428,7 +414,7 @@ class NoSuchJob(UserError):
 
 
 def description(job: str, store: Store, unwritten: Mapping[str, Record]) -> tuple[Work, Request]:
-    """What a job runs and asks for, also when it is over; `unwritten` is what was last said of jobs, by their ids."""
+    """What a job runs and asks for, also when it is over; `unwritten` has the latest unwritten description by job."""
     record = unwritten.get(job) or store.described(job)
     if record is None or not isinstance(record.event, Submitted | Edited):
         raise NoSuchJob(f"what job {job} ran is not kept any more")

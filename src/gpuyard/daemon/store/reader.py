@@ -34,20 +34,20 @@ _LATEST_RUNS = {
 
 
 def select_latest_runs(connection: sqlite3.Connection, kind: str, key: str, limit: int) -> list[tuple[Any, ...]]:
-    """What the latest runs of a `signature` or `likeness` took, the newest first."""
+    """The latest runs of a `signature` or `likeness`, the newest first."""
     return connection.execute(_LATEST_RUNS[kind], (key, limit)).fetchall()
 
 
 def select_past_runs(connection: sqlite3.Connection, kind: str, key: str, limit: int) -> list[dict[str, Any]]:
-    """What people want to know of the latest runs of a `signature` or `likeness`, the newest first."""
-    told = connection.execute(
+    """The latest runs of a `signature` or `likeness` for listings, the newest first."""
+    rows = connection.execute(
         _LATEST_RUNS[kind].replace(", ".join(RUN_EVIDENCE), ", ".join(_SHOWN_OF_RUNS)), (key, limit)
     )
-    return [dict(zip(_SHOWN_OF_RUNS, row, strict=True)) for row in told]
+    return [dict(zip(_SHOWN_OF_RUNS, row, strict=True)) for row in rows]
 
 
 def select_signatures(connection: sqlite3.Connection, user: str, limit: int) -> list[tuple[Any, ...]]:
-    """Signatures that have run, the latest first: their user, name, command, number of runs and last end."""
+    """Signatures, the latest first: with user, name, command, number of runs and last end."""
     where = "WHERE user = ?" if user else ""
     return connection.execute(
         f"SELECT signature, user, name, command, count(*), max(at) FROM runs {where} "
@@ -57,7 +57,7 @@ def select_signatures(connection: sqlite3.Connection, user: str, limit: int) -> 
 
 
 def run_of(before: JobView, record: Record) -> tuple[Any, ...] | None:
-    """What an attempt took, if this is the event that ended it; `before` is its job as it stood until then."""
+    """The run that this event ended, if any; `before` is its job's view until then."""
     event, measured = record.event, record.details.get("measured", {})
     if not isinstance(event, Exited | Preempted | Requeued) or event.attempt != before.attempt:
         return None
@@ -75,7 +75,7 @@ def run_of(before: JobView, record: Record) -> tuple[Any, ...] | None:
 
 
 def outcome_of(event: Exited | Preempted | Requeued, details: Mapping[str, Any]) -> str:
-    """How an attempt ended: a state, or `requeued` or `preempted`; `oom` also where there is another attempt."""
+    """How an attempt ended: a state, or `requeued` or `preempted`; `oom` also if another attempt follows."""
     if details.get("ooms"):
         return "oom"
     if isinstance(event, Exited):
@@ -88,24 +88,21 @@ _COMMAND = "(SELECT group_concat(value, ' ') FROM json_each(work, '$.command'))"
 _WHERE = ("id", "name", "user", _COMMAND)
 _HOLDS = "(" + " OR ".join(f"{where} LIKE ? ESCAPE '!'" for where in _WHERE) + ")"
 """Where a text is looked for; small letters are as good as large ones, if they are English."""
-_AT_ONCE = 500
-"""Jobs that one question names."""
+_AT_ONCE = 500  # jobs that one question names
 
 
 class Answered(NamedTuple):
-    """A request that came with a key, and what it was answered."""
+    """An answered request with a key."""
 
     user: str
     key: str
-    request: str
-    """A hash of what was asked for."""
-    answer: str
-    """As JSON."""
+    request: str  # a hash of what was asked for
+    answer: str  # as JSON
     at: float
 
 
 class Cursor(NamedTuple):
-    """A place in the history: behind a job, by when it ended and by its number."""
+    """A place in the history: after a job, by its end and number."""
 
     ended: float
     number: int
@@ -113,28 +110,24 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events somebody wants; what is empty does not matter."""
+    """Which events to select; an empty field selects all."""
 
-    job: str = ""
-    """A job, or an array."""
+    job: str = ""  # a job, or an array
     kinds: frozenset[str] = frozenset()
-    user: str = ""
-    """Whose jobs they happened to."""
+    user: str = ""  # whose jobs they happened to
 
     @property
     def everything(self) -> bool:
-        """Whether all events are wanted."""
         return not (self.job or self.kinds or self.user)
 
 
 class Reader:
-    """A reader's end: for one thread, and never in the writer's way."""
+    """The store's reader: for one thread, and never in the writer's way."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
 
     def job(self, job: str) -> JobView | None:
-        """One job."""
         return next(iter(self._select("WHERE id = ?", (job,))), None)
 
     def jobs(
@@ -174,30 +167,27 @@ class Reader:
         return self._select(f"{where} {order} LIMIT ?", (*values, limit))
 
     def environment(self, key: str) -> dict[str, str]:
-        """The environment under a hash."""
         return environment_of(self._connection, key)
 
     def answer(self, user: str, key: str) -> Answered | None:
-        """What a user's request with this key was answered; None if there was none."""
         return answer_of(self._connection, user, key)
 
     def tasks(self, array: str) -> dict[str, int]:
-        """How many tasks of an array there are in each state."""
+        """The number of an array's tasks in each state."""
         return dict(
             self._connection.execute("SELECT state, count(*) FROM jobs WHERE array = ? GROUP BY state", (array,))
         )
 
     def ids(self, array: str) -> list[str]:
-        """The ids of an array's tasks, in order."""
         found = self._connection.execute("SELECT id FROM jobs WHERE array = ? ORDER BY number", (array,))
         return [id for (id,) in found] if array else []
 
     def counts(self) -> dict[str, int]:
-        """How many jobs there are in each state."""
+        """The number of jobs in each state."""
         return dict(self._connection.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
 
     def happened(self, after: int, until: int, wish: EventFilter, limit: int) -> Iterator[tuple[int, Row, str | None]]:
-        """Events after one and up to another, in order, and whose job each happened to."""
+        """Events in a range of numbers, in order, each with the user of its job."""
         terms, values = ["seq > ?", "seq <= ?"], list[Any]((after, until))
         if wish.job:
             terms.append("events.job IN (SELECT ? UNION ALL SELECT id FROM jobs WHERE array = ? AND array <> '')")
@@ -217,7 +207,7 @@ class Reader:
         return ((seq, Row(*row), user) for seq, *row, user in found)
 
     def requeued(self, jobs: Sequence[str]) -> dict[str, float]:
-        """When each of these jobs last began to wait again; only those that did."""
+        """When each of these jobs was last requeued; only those that were."""
         found: dict[str, float] = {}
         for first in range(0, len(jobs), _AT_ONCE):
             some = jobs[first : first + _AT_ONCE]
@@ -229,20 +219,19 @@ class Reader:
         return found
 
     def ends(self, jobs: Sequence[str]) -> dict[str, float | None]:
-        """When each of these jobs ended; None if it has not. Those that are not known are not among them."""
+        """The end of each known job among these; None if it is not over."""
         marks = ",".join("?" * len(jobs))
         return dict(self._connection.execute(f"SELECT id, ended FROM jobs WHERE id IN ({marks})", jobs).fetchall())
 
     def any_ended_before(self, at: float) -> bool:
-        """Whether there is a job that ended before an instant."""
         return self._connection.execute("SELECT 1 FROM jobs WHERE ended < ? LIMIT 1", (at,)).fetchone() is not None
 
     def any_answered_before(self, at: float) -> bool:
-        """Whether an answer to a request with a key was given before an instant."""
+        """Whether a request with a key was answered before an instant."""
         return self._connection.execute("SELECT 1 FROM answers WHERE at < ? LIMIT 1", (at,)).fetchone() is not None
 
     def needless_environments(self) -> tuple[list[str], int]:
-        """Environments and scripts that no job has, and the number of the newest job that was looked at."""
+        """Environments and scripts that no job has, and the number of the newest job that was checked."""
         self._connection.execute("BEGIN")  # both from one instant
         try:
             newest = self._connection.execute("SELECT max(number) FROM jobs").fetchone()[0] or 0
@@ -255,29 +244,26 @@ class Reader:
             self._connection.execute("COMMIT")
 
     def runs(self, kind: str, key: str, limit: int) -> list[tuple[Any, ...]]:
-        """What the latest runs of a `signature` or `likeness` took (`runs.TOLD`), the newest first."""
+        """The latest runs of a `signature` or `likeness` (`RUN_EVIDENCE`), the newest first."""
         return select_latest_runs(self._connection, kind, key, limit)
 
     def past_runs(self, kind: str, key: str, limit: int) -> list[dict[str, Any]]:
-        """The same runs, with what people want to know of them."""
+        """The same runs for listings."""
         return select_past_runs(self._connection, kind, key, limit)
 
     def signatures(self, user: str, limit: int) -> list[tuple[Any, ...]]:
-        """Signatures that have run, the latest first: with user, name, command, number of runs and last end."""
         return select_signatures(self._connection, user, limit)
 
     def owner_of(self, signature: str) -> str | None:
-        """Whose jobs have a signature."""
         found = self._connection.execute("SELECT user FROM runs WHERE signature = ? LIMIT 1", (signature,)).fetchone()
         return None if found is None else str(found[0])
 
     def script(self, key: str) -> str:
-        """The script under a hash; empty where none is kept."""
+        """The script with a hash; empty if there is none."""
         found = self._connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
         return str(json.loads(found[0])) if found else ""
 
     def close(self) -> None:
-        """Let go of the file."""
         self._connection.close()
 
     def _select(self, rest: str, values: Iterable[Any]) -> list[JobView]:
@@ -286,7 +272,6 @@ class Reader:
 
 
 def answer_of(connection: sqlite3.Connection, user: str, key: str) -> Answered | None:
-    """What a user's request with this key was answered; None if there was none."""
     found = connection.execute(
         "SELECT user, key, request, answer, at FROM answers WHERE user = ? AND key = ?", (user, key)
     ).fetchone()
@@ -294,6 +279,6 @@ def answer_of(connection: sqlite3.Connection, user: str, key: str) -> Answered |
 
 
 def environment_of(connection: sqlite3.Connection, key: str) -> dict[str, str]:
-    """The environment under a hash; empty where none is kept."""
+    """The environment with a hash; empty if there is none."""
     found = connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
     return dict(json.loads(found[0])) if found else {}

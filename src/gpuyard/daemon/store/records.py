@@ -31,19 +31,16 @@ _CLUSTER = {f.name: f.default for f in fields(Cluster)}
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An event, and what else is known of it."""
-
     event: Event
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def job(self) -> str | None:
-        """The job it happened to."""
         return getattr(self.event, "job", None)
 
 
 class Row(NamedTuple):
-    """A record as the log keeps it."""
+    """A record as the log stores it."""
 
     at: float
     kind: str
@@ -53,7 +50,6 @@ class Row(NamedTuple):
 
 
 def encode(record: Record) -> Row:
-    """A record as a row."""
     event = record.event
     data: dict[str, Any] = {}
     for f in fields(event):
@@ -74,7 +70,6 @@ def encode(record: Record) -> Row:
 
 
 def decode(row: Row) -> Record:
-    """A row as a record."""
     kind = KINDS.get(row.kind)
     if kind is None:
         raise Bug(f"the log has an event '{row.kind}', which this version of gpuyard does not know")
@@ -104,5 +99,5 @@ def _plain(value: Any) -> Any:
 
 
 def finite(value: float) -> float | None:
-    """A number as JSON has it: an infinite one is none."""
+    """A number for JSON: an infinite one is null."""
     return value if math.isfinite(value) else None

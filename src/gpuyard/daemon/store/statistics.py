@@ -79,22 +79,17 @@ def _indices(text: str) -> list[int]:
 
 
 class Spell(NamedTuple):
-    """An attempt of a job on GPUs."""
-
     job: str
     attempt: int
     gpus: tuple[int, ...]
     begin: float
-    end: float | None
-    """None: it is still there."""
-    measured: Mapping[str, Any]
-    """What it used, once it is over."""
-    name: str = ""
-    """What the job is called."""
+    end: float | None  # None: it is still there
+    measured: Mapping[str, Any]  # what it used, once it is over
+    name: str = ""  # what the job is called
 
 
 def spells(events: Iterable[Row]) -> list[Spell]:
-    """The attempts that some events tell of, in the order in which they began."""
+    """The attempts in some events, in the order of their starts."""
     placed: dict[tuple[str, int], tuple[int, ...]] = {}
     found: dict[tuple[str, int], Spell] = {}
     for row in events:
@@ -157,17 +152,15 @@ _FIRST_START = """CASE WHEN attempt > 1
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A span of time, and what there was to use in it."""
+    """A span of time, and its capacity."""
 
     since: float
     until: float
     gpus: int
-    memory: float
-    """Bytes of a GPU: what shares are shares of."""
+    memory: float  # bytes of a GPU: what shares are shares of
 
 
 def statistics(path: Path, window: Window) -> dict[str, Any]:
-    """What happened in a window."""
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)) as connection:
         connection.execute("PRAGMA temp_store = MEMORY")
         values = {"since": window.since, "until": window.until, "memory": window.memory}
@@ -198,7 +191,7 @@ def statistics(path: Path, window: Window) -> dict[str, Any]:
 def _by_use(
     kind: str, had: Mapping[str, float], submitted: Mapping[str, int], ended: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """What each of several did, who had most first."""
+    """Use per user or node, the largest first."""
     return [
         {
             kind: name, "gpu_hours": had.get(name, 0.0), "submitted": submitted.get(name, 0),
@@ -209,7 +202,7 @@ def _by_use(
 
 
 def _tags(connection: sqlite3.Connection, window: Window, values: dict[str, float]) -> list[dict[str, Any]]:
-    """The same by tag: of those with most use, since there may be as many as jobs."""
+    """The same by tag: only tags with most use, since there may be as many as jobs."""
     had = _each(connection.execute(_TAGS_HAD, values))
     ended = _each(connection.execute(f"SELECT tags, count(*) {_ENDED} GROUP BY tags", values))
     submitted = _each(_submitted(connection, window, "json_extract(work, '$.tags')").items())
@@ -218,7 +211,7 @@ def _tags(connection: sqlite3.Connection, window: Window, values: dict[str, floa
 
 
 def _each(found: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:
-    """Numbers by tag, out of numbers by lists of tags: most jobs have the same few, so there are not many of those."""
+    """Numbers per tag from numbers per list of tags: most jobs have the same few lists."""
     numbers: dict[str, Any] = {}
     for tags, number in found:
         for tag in dict.fromkeys(json.loads(tags or "[]")):
@@ -227,7 +220,7 @@ def _each(found: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:
 
 
 def _submitted(connection: sqlite3.Connection, window: Window, kind: str = "user") -> dict[Any, int]:
-    """How many jobs each user submitted, or how many there were of another kind."""
+    """The number of jobs that each user submitted, or of another kind."""
     first, behind = (_first_since(connection, at) for at in (window.since, window.until))
     found = connection.execute(
         f"SELECT {kind}, count(*) FROM jobs WHERE number >= ? AND number < ? GROUP BY 1", (first, behind)
@@ -251,7 +244,7 @@ def _first_since(connection: sqlite3.Connection, at: float) -> int:
 
 
 def _spread(connection: sqlite3.Connection, value: str, values: dict[str, float]) -> dict[str, Any]:
-    """How long something took for the jobs that ended: on average, and for most of them."""
+    """Mean and percentiles of how long something took for the jobs that ended."""
     connection.execute("DROP TABLE IF EXISTS spread")
     connection.execute(
         f"CREATE TEMP TABLE spread AS SELECT max(0.0, {value}) AS v {_ENDED} AND started IS NOT NULL ORDER BY v", values
@@ -265,12 +258,12 @@ def _spread(connection: sqlite3.Connection, value: str, values: dict[str, float]
     ranks = {name: -(-percent * count // 100) for name, percent in _PERCENTILES}  # rounded up: the nearest rank
     found = _at(connection, (*middle, *ranks.values()))
     median = (found[middle[0]] + found[middle[1]]) / 2
-    told = {name: found[rank] for name, rank in ranks.items()}
-    return {"count": count, "mean": mean, "median": median, **told, "histogram": histogram}
+    quantiles = {name: found[rank] for name, rank in ranks.items()}
+    return {"count": count, "mean": mean, "median": median, **quantiles, "histogram": histogram}
 
 
 def _counts(connection: sqlite3.Connection, count: int) -> list[int]:
-    """How many values are below the first edge, between each two, and from the last on: found by halving, in order."""
+    """The number of values below the first edge, between each two, and from the last on: by bisection."""
 
     def value(place: int) -> float:
         return float(connection.execute("SELECT v FROM spread WHERE rowid = ?", (place + 1,)).fetchone()[0])
@@ -280,6 +273,6 @@ def _counts(connection: sqlite3.Connection, count: int) -> list[int]:
 
 
 def _at(connection: sqlite3.Connection, places: Sequence[int]) -> dict[int, float]:
-    """The values at some places of a table that was filled in order."""
+    """The values at some places of a sorted table."""
     marks = ",".join("?" * len(places))
     return dict(connection.execute(f"SELECT rowid, v FROM spread WHERE rowid IN ({marks})", places).fetchall())

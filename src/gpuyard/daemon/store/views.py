@@ -60,20 +60,20 @@ def _power_shares(busy: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def gpu_part(work: Mapping[str, Any], memory: float) -> float:
-    """What part of each of its GPUs a job counts for: all, or its share of the memory, by that of the largest GPU."""
+    """The part of each of its GPUs that a job counts for: all, or its share of the memory of the largest GPU."""
     share = None if work.get("alone") else work.get("gpu_memory")
     return min(1.0, share / memory) if share and memory else 1.0
 
 
 def energy_totals(before: Mapping[str, Any], measured: Mapping[str, Any], seconds: float, gpus: int) -> dict[str, Any]:
-    """What all attempts of a job took together, in watt-hours and GPU-seconds, one more of which is over."""
+    """Watt-hours and GPU-seconds of all attempts of a job, with one that has just ended."""
     known = [wh for wh in (before.get("total_wh"), measured.get("energy_wh")) if wh is not None]
     spent = before.get("total_gpu_seconds", 0.0) + measured.get("gpu_seconds", seconds * gpus)
     return {"total_wh": round(sum(known), 6) if known else None, "total_gpu_seconds": round(spent, 3)}
 
 
 def energy_spent(total: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[float | None, float]:
-    """Watt-hours and GPU-hours of a job: of all attempts that are over, and of the one that runs."""
+    """Watt-hours and GPU-hours of a job: of its ended attempts and the running one."""
     known = [wh for wh in (total.get("total_wh"), now.get("energy_wh")) if wh is not None]
     seconds = total.get("total_gpu_seconds", 0.0) + now.get("gpu_seconds", 0.0)
     return (round(sum(known), 6) if known else None), round(seconds / 3600, 6)
@@ -93,8 +93,7 @@ class JobView:
     state: str
     submitted: float
     priority: float
-    work: Mapping[str, Any] = field(default_factory=dict)
-    """`Work`, and the numbers of the request, as JSON has them."""
+    work: Mapping[str, Any] = field(default_factory=dict)  # `Work`, and the numbers of the request, as JSON has them
     attempt: int = 0
     gpus: tuple[int, ...] = ()
     exit_code: int | None = None
@@ -104,8 +103,7 @@ class JobView:
     recalled: str = ""
     kind: str = "job"
     array: str = ""
-    failures: int = 0
-    """Attempts that failed and were followed by a retry."""
+    failures: int = 0  # attempts that failed and were followed by a retry
     preemptions: int = 0
     measured: Mapping[str, Any] = field(default_factory=dict)
     """What the last attempt used, once it is over: peak, mean, samples, period, seconds, utilization, alone; what all
@@ -113,7 +111,6 @@ class JobView:
 
     @property
     def over(self) -> bool:
-        """Whether nothing can happen to it any more."""
         return self.ended is not None
 
 
@@ -160,7 +157,7 @@ def fold_view(view: JobView | None, number: int, record: Record) -> JobView | No
 
 
 def _adapted(event: Granted | Adapted, details: Mapping[str, Any]) -> str:
-    """What was last heard of a job that adapts."""
+    """The last decision of a job that adapts."""
     if isinstance(event, Granted):
         return f"was given GPU {', '.join(map(str, event.gpus))}: {details.get('why', '')}"
     reason = str(details.get("reason", ""))
@@ -170,14 +167,14 @@ def _adapted(event: Granted | Adapted, details: Mapping[str, Any]) -> str:
 
 
 def _changed_nothing(event: Granted | Adapted, details: Mapping[str, Any]) -> bool:
-    """Whether a job decided to stay as it is, and declined nothing: what it did before is what people want to see."""
+    """Whether a job decided to stay as it is, and declined nothing: what it did before is worth more to show."""
     before, after = details.get("parameters_before"), details.get("parameters")
     stays = isinstance(event, Adapted) and before is not None and before == after
     return stays and details.get("accepted") is not False
 
 
 def _let_in(view: JobView, details: Mapping[str, Any]) -> JobView:
-    """A view that says by what the attempt was let in, if anything was said of that, and not of an earlier one."""
+    """The view with the admission of the attempt, if the event has one."""
     if "admission" not in details and "admission" not in view.measured:
         return view
     before = {name: value for name, value in view.measured.items() if name != "admission"}
@@ -185,7 +182,7 @@ def _let_in(view: JobView, details: Mapping[str, Any]) -> JobView:
 
 
 def _measured(view: JobView, at: float, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """What an attempt used that is over, and what all of them took together."""
+    """What an attempt used that is over, and the totals of all attempts."""
     if not measured:  # it never began, or that was not measured then
         return {name: value for name, value in view.measured.items() if name in (*TOTALS, "admission")}
     seconds = 0.0 if view.started is None else max(0.0, at - view.started)
@@ -193,8 +190,7 @@ def _measured(view: JobView, at: float, measured: Mapping[str, Any]) -> dict[str
     return {**measured, **energy_totals(view.measured, measured, seconds, len(view.gpus)), **kept}
 
 
-TOTALS = ("total_wh", "total_gpu_seconds")
-"""Of what was measured, what counts for all attempts."""
+TOTALS = ("total_wh", "total_gpu_seconds")  # of what was measured, what counts for all attempts
 
 
 def _new(number: int, event: Submitted, details: Mapping[str, Any]) -> JobView:
@@ -213,7 +209,7 @@ def _edited(view: JobView, event: Edited, details: Mapping[str, Any]) -> JobView
 
 
 def _request_columns(request: Request, details: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a job asks for, as JSON has it; what is seldom asked for only if it was."""
+    """The request as JSON; rare fields only if they are set."""
     seldom = {
         "begin": request.begin or None,
         "deadline": finite(request.deadline),
@@ -236,12 +232,10 @@ _WORK = frozenset(f.name for f in fields(Work))
 
 
 def work_of(view: JobView) -> Work:
-    """What a job is to run, out of its view."""
     return Work.from_json({name: value for name, value in view.work.items() if name in _WORK})
 
 
-COLUMNS = tuple(f.name for f in fields(JobView))
-"""The columns of the table `jobs`."""
+COLUMNS = tuple(f.name for f in fields(JobView))  # the columns of the table `jobs`
 
 
 FIXED = ("id", "name", "user", "submitted", "priority", "work", "kind", "array")
@@ -250,12 +244,10 @@ CHANGING = tuple(name for name in COLUMNS if name not in (*FIXED, "number"))
 
 
 def to_row(view: JobView, columns: tuple[str, ...] = COLUMNS) -> list[Any]:
-    """Columns of a view, as the table has them."""
     return [_TO_ROW[name](getattr(view, name)) if name in _TO_ROW else getattr(view, name) for name in columns]
 
 
 def from_row(row: tuple[Any, ...]) -> JobView:
-    """A row of the table as a view."""
     found = dict(zip(COLUMNS, row, strict=True))
     found["gpus"] = tuple(int(index) for index in found["gpus"].split(",") if index)
     found["work"] = json.loads(found["work"])
@@ -264,7 +256,7 @@ def from_row(row: tuple[Any, ...]) -> JobView:
 
 
 def printable(text: str) -> str:
-    """A text without what cannot be written as UTF-8, such as a file's name may hold."""
+    """A text without what UTF-8 cannot encode, such as a file's name may hold."""
     return text.encode(errors="replace").decode()
 
 

@@ -10,17 +10,17 @@ from typing import Protocol
 from gpuyard.units import format_duration
 
 REST = 20.0
-"""Seconds for which GPUs must be free before whoever used them is taken to be done: epochs may begin anew meanwhile."""
+"""Seconds for which GPUs must be free before their user counts as done: between epochs they are idle."""
 
 
 class InUse(Protocol):
-    """Knows whether somebody is on a GPU that was given away some seconds ago; None: that cannot be told."""
+    """Whether a process is on a GPU that was given away some seconds ago; None: unknown."""
 
     def __call__(self, gpu: int, seconds: float, /) -> bool | None: ...
 
 
 class Heartbeats:
-    """When something was last heard of each lease. The server's threads note it, and the yard's thread looks.
+    """The last heartbeat of each lease. The server's threads note it, and the loop's thread looks.
 
     Only what is expected is noted, so nothing is left of leases that are over.
     """
@@ -29,52 +29,48 @@ class Heartbeats:
         self._last: dict[str, float] = {}
 
     def expect(self, job: str) -> None:
-        """From now on signs of a lease count; the first is that there is a lease."""
+        """From now on signs of a lease count; the first is that it exists."""
         self._last.setdefault(job, time.monotonic())
 
     def note(self, job: str) -> None:
-        """Something was heard."""
         if job in self._last:
             self._last[job] = time.monotonic()
 
     def forget(self, job: str) -> None:
-        """A lease is over."""
         self._last.pop(job, None)
 
     def silent(self, job: str, now: float) -> float:
-        """For how many seconds nothing was heard, on the monotonic clock."""
+        """Seconds since the last sign, on the monotonic clock."""
         return max(0.0, now - self._last.get(job, now))
 
     def last(self, job: str) -> float | None:
-        """When something was last heard, in seconds since the epoch; None if nobody listens."""
+        """The last sign, in seconds since the epoch; None if the lease is not watched."""
         found = self._last.get(job)
         return None if found is None else time.time() - max(0.0, time.monotonic() - found)
 
 
 class Silence:
-    """When silence ends a lease: after so many seconds, or once its GPUs were used and have been free for a while."""
+    """When silence ends a lease: after `limit` seconds, or once its GPUs were used and have been free for a while."""
 
-    def __init__(self, patience: float, rest: float = REST) -> None:
-        self.patience = patience
+    def __init__(self, limit: float, rest: float = REST) -> None:
+        self.limit = limit
         self._rest = rest
-        self._used = -math.inf
-        """When somebody was last seen on its GPUs."""
+        self._used = -math.inf  # when a process was last seen on its GPUs
 
     @property
     def used(self) -> bool:
-        """Whether anybody was seen on its GPUs."""
         return self._used > -math.inf
 
     def broken(self, silent: float) -> str:
-        """Why it is over, if it lasts by signs of life alone; empty if it is not."""
-        return f"no sign of life for {format_duration(self.patience)}" if silent >= self.patience else ""
+        """Why a lease that lasts by heartbeats is over; empty if it is not."""
+        return f"no sign of life for {format_duration(self.limit)}" if silent >= self.limit else ""
 
     def unused(self, busy: Sequence[bool | None], silent: float, now: float) -> str:
-        """Why it is over, if it lasts as long as its GPUs are used; empty if it is not."""
+        """Why a lease that lasts while its GPUs are used is over; empty if it is not."""
         if any(busy) or (None in busy and self.used):  # in doubt, who used them still does
             self._used = now
         if self.used:
             free = now - self._used
             return f"its GPUs were used, and free for {format_duration(self._rest)}" if free >= self._rest else ""
-        late = silent >= self.patience
-        return f"its GPUs were not used within {format_duration(self.patience)}" if late else ""
+        late = silent >= self.limit
+        return f"its GPUs were not used within {format_duration(self.limit)}" if late else ""

@@ -13,16 +13,15 @@ _BRIEF = 0.5  # seconds: what ends sooner is a prompt, or a look at a file
 
 
 class ShellUse:
-    """How a shell is used since it has a lease: not yet, now, or not any more."""
+    """Whether a shell has been used since it has a lease."""
 
     def __init__(self, pid: int, since: int) -> None:
         self._pid, self._since = pid, since
         self._used = False
-        self._last = float("-inf")
-        """When it was last seen to have a child, on the monotonic clock."""
+        self._last = float("-inf")  # when it was last seen to have a child, on the monotonic clock
 
     def idle(self, now: float) -> float:
-        """Look at it; for how many seconds it has had no child since its first use."""
+        """Seconds for which it has had no child since its first use."""
         children = [child for child in _children(self._pid) if not _is_gpuyard(child.pid)]
         self._used = self._used or any(self._is_use(child) for child in children)
         if children or not self._used:
@@ -30,7 +29,7 @@ class ShellUse:
         return now - self._last
 
     def _is_use(self, child: processes.Process) -> bool:
-        """Whether it was started when there was a lease already, and not only to draw a prompt."""
+        """Whether it was started after the lease, and not only to draw a prompt."""
         return child.started >= self._since and processes.age(child) >= _BRIEF
 
 
@@ -47,7 +46,6 @@ def _children(pid: int) -> Iterator[processes.Process]:
 
 
 def _is_gpuyard(pid: int) -> bool:
-    """Whether a process is one of our own commands, by the beginning of its command line."""
     words = (processes.read_proc(pid, "cmdline") or b"").split(b"\0")[:3]
     return any(word.rpartition(b"/")[2] == b"gpuyard" for word in words)
 
@@ -78,17 +76,13 @@ class Caller(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Who is to hold a lease."""
-
     pid: int
-    interactive: bool
-    """Whether it is a shell that somebody types in."""
-    name: str
-    """What to call it: a script's name, if it is a shell that runs one."""
+    interactive: bool  # whether it is an interactive shell
+    name: str  # what to call it: a script's name, if it is a shell that runs one
 
 
 def find_holder(pid: int | None = None, asker: int | None = None) -> Found:
-    """The process that goes on when we, or another that asks, have ended; or the one that is named."""
+    """The process that outlives us, or another asking process; or the one that is named."""
     chosen = _climb(asker or os.getpid()) if pid is None else _look(pid)
     if chosen is None:
         return Found(pid or asker or os.getppid(), False, "")
@@ -101,7 +95,7 @@ def find_holder(pid: int | None = None, asker: int | None = None) -> Found:
 
 
 def _climb(asker: int) -> Caller | None:
-    """Up to who reads what is printed."""
+    """Climb to the process that reads what is printed."""
     writes = {_pipe(asker, 1)}
     first = None
     for caller in _callers(asker):
@@ -141,7 +135,7 @@ def _look(pid: int) -> Caller | None:
 
 
 def _is_copy(caller: Caller, parent: Caller) -> bool:
-    """Whether it is a fork of its parent and nothing more: a subshell is that, a shell that a shell starts is not."""
+    """Whether it is a fork of its parent and nothing more, such as a subshell."""
     return caller.image == parent.image and caller.image[0] not in ("0", "1")  # those hide it from us
 
 
@@ -181,7 +175,7 @@ def _arguments(pid: int) -> list[str]:
 
 
 def _script(arguments: list[str]) -> str | None:
-    """What a shell was told to run: a file, or `-c`; None if it reads what somebody types, or its input."""
+    """What a shell runs: a file, or `-c`; None if it is interactive or reads its input."""
     words = iter(arguments[1:])
     for word in words:
         if word in _WITH_VALUE:

@@ -41,15 +41,14 @@ from gpuyard.engines.local import processes
 from gpuyard.units import format_duration
 
 _RETRY = 1.0  # seconds until it is tried again to watch a process, where that failed
-_HELD_UP = 5.0  # seconds by which we may be late, and still hold silence against somebody
+_HELD_UP = 5.0  # seconds by which we may be late, and still count silence
 _DEEPEST = 256  # generations that are looked at for an ancestor
 _GONE = "whoever asked for it had gone"
-GIVEN_UP = "given up: "
-"""What the message of a lease begins with that nobody waits for any more."""
+GIVEN_UP = "given up: "  # how the message of an abandoned lease begins
 
 
 class Holder(NamedTuple):
-    """A process that no other is taken for: its id, its start in clock ticks, and the life of the machine."""
+    """A process identified by id, start in clock ticks, and boot of the machine."""
 
     pid: int
     started: int
@@ -58,26 +57,18 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a lease is."""
-
-    holder: Holder | None
-    """None: it lasts by signs of life."""
-    requester: Holder | None = None
-    """Who asked, if not the holder itself."""
-    interactive: bool = False
-    """Whether a shell that somebody types in holds it."""
-    since: float | None = None
-    """When it began, if it has."""
-    gpus: tuple[int, ...] = ()
-    """What it gives, once it has been placed."""
-    heartbeat: float = 0.0
-    """Without a process: seconds without a sign of life that end it."""
+    holder: Holder | None  # None: it lasts by signs of life
+    requester: Holder | None = None  # who asked, if not the holder itself
+    interactive: bool = False  # whether an interactive shell holds it
+    since: float | None = None  # when it began, if it has
+    gpus: tuple[int, ...] = ()  # what it gives, once it has been placed
+    heartbeat: float = 0.0  # without a process: seconds without a sign of life that end it
     by_use: bool = False
     """Without a process: whether it lasts, once it is held, until its GPUs were used and are free again."""
 
     @property
     def waiting_for_it(self) -> tuple[Holder, ...]:
-        """Who must live as long as it waits."""
+        """Processes that must live as long as it waits."""
         if self.holder is None:
             return ()
         return (self.holder,) if self.requester in (None, self.holder) else (self.holder, self.requester)
@@ -87,12 +78,10 @@ class Terms:
 class _Lease:
     job: str
     terms: Terms
-    attempt: int = 0
-    """0: it waits."""
+    attempt: int = 0  # 0: it waits
     began: float = 0.0
     use: ShellUse | None = None
-    silence: Silence | None = None
-    """How it is with its signs of life, if it lasts by these."""
+    silence: Silence | None = None  # how it is with its signs of life, if it lasts by these
 
     def running(self) -> Running:
         return Running(self.job, self.attempt, self.began, str(self.terms.holder.pid if self.terms.holder else ""))
@@ -108,24 +97,21 @@ class _Watched:
 
 
 class LeaseEngine:
-    """Holds the processes that hold leases. One thread may use it at a time."""
+    """Watches the processes that hold leases. One thread may use it at a time."""
 
     def __init__(self, find: Callable[[str], Terms | None], idle: float = 60.0, rest: float = REST) -> None:
         self._find, self._idle, self._rest = find, idle, rest
-        self.signs = Heartbeats()
-        """Where signs of life are noted; any thread may."""
+        self.heartbeats = Heartbeats()  # where signs of life are noted; any thread may
         self.in_use: InUse = lambda gpu, seconds: None
-        """Whether somebody is on a GPU; to be told by who looks at the GPUs."""
+        """Whether a process is on a GPU; set by the part that looks at GPUs."""
         self._life = processes.life()
         self._epoll = select.epoll()
         self._leases: dict[str, _Lease] = {}
         self._watched: dict[Holder, _Watched] = {}
         self._by_fd: dict[int, Holder] = {}
-        self._unwatched: set[_Lease] = set()
-        """Those that wait although we failed to watch who waits for them."""
+        self._unwatched: set[_Lease] = set()  # those that wait although we failed to watch who waits for them
         self._look_at = 0.0
-        self._hear_at = math.inf
-        """When the first of those may have been silent for too long."""
+        self._hear_at = math.inf  # when the first of those may have been silent for too long
         self._reports: list[Report] = []
 
     def is_lease(self, job: str) -> bool:
@@ -133,11 +119,10 @@ class LeaseEngine:
         return job in self._leases or self._find(job) is not None
 
     def fileno(self) -> int:
-        """Readable when a process has ended."""
         return self._epoll.fileno()
 
     def watch(self, job: str) -> None:
-        """A lease waits: tell if those who wait for it go away."""
+        """Watch the processes of a waiting lease."""
         terms = self._find(job)
         if terms is not None and job not in self._leases:
             self._leases[job] = lease = _Lease(job, terms)
@@ -158,7 +143,7 @@ class LeaseEngine:
             self._end(lease, 0, _GONE)
 
     def adopt(self, job: str, attempt: int) -> Report:
-        """What became of a lease while no daemon was there."""
+        """What became of a lease while no daemon ran."""
         known = self._leases.get(job)
         if known is not None and known.attempt == attempt:
             return known.running()
@@ -170,11 +155,11 @@ class LeaseEngine:
                 job, attempt, time.time(), None, interrupted=True, message="its process ended with the machine"
             )
         if terms.since is None and not all(map(self._lives, terms.waiting_for_it)):
-            return Ended(job, attempt, time.time(), 0, message=_GONE)  # nobody was told that it had begun
+            return Ended(job, attempt, time.time(), 0, message=_GONE)  # its start was never reported
         return self._begin(job, attempt, terms, terms.since or time.time())
 
     def stop(self, job: str, attempt: int) -> None:
-        """End a lease at once, or forget one that waits. Its process goes on."""
+        """End a lease at once, or forget a waiting one. Its process goes on."""
         lease = self._leases.get(job)
         if lease is None:
             return
@@ -186,7 +171,7 @@ class LeaseEngine:
             self._forget(lease)
 
     def observe(self) -> list[Report]:
-        """See whose process has ended, and which shells are not used any more."""
+        """Find holders that have ended, and shells that are no longer used."""
         for pidfd, _ in self._epoll.poll(0):
             if (who := self._by_fd.get(pidfd)) is not None:  # else the end of another has settled it
                 self._process_ended(who)
@@ -202,7 +187,7 @@ class LeaseEngine:
         return reports
 
     def due(self) -> float | None:
-        """When shells are to be looked at, or what could not be watched, or somebody may have been silent too long."""
+        """When to look at shells, at processes without a pidfd, or at silent leases."""
         if self._reports:
             return time.monotonic()
         look = self._look_at if self._unwatched or any(True for _ in self._shells()) else math.inf
@@ -230,7 +215,6 @@ class LeaseEngine:
         return next(((lease.job, lease.attempt) for lease in afar), None)
 
     def close(self) -> None:
-        """Let go of all processes."""
         for pidfd in self._by_fd:
             os.close(pidfd)
         for kept in (self._leases, self._watched, self._by_fd, self._unwatched):
@@ -240,7 +224,7 @@ class LeaseEngine:
     # How leases begin and end
 
     def _begin(self, job: str, attempt: int, terms: Terms, began: float) -> Running | Ended:
-        """Hold the holder; nobody else is watched from now on."""
+        """Watch the holder, and no other process of the lease."""
         lease = self._leases.get(job) or _Lease(job, terms)
         # first: it may fail, and then the lease waits on as before
         living = terms.holder is None or self._keep(terms.holder, lease)
@@ -281,7 +265,7 @@ class LeaseEngine:
 
     def _forget(self, lease: _Lease) -> None:
         self._leases.pop(lease.job, None)
-        self.signs.forget(lease.job)
+        self.heartbeats.forget(lease.job)
         self._unwatched.discard(lease)
         for who in lease.terms.waiting_for_it:
             self._let_go(who, lease)
@@ -312,7 +296,6 @@ class LeaseEngine:
             os.close(watched.pidfd)
 
     def _lives(self, who: Holder) -> bool:
-        """Whether a process has not ended yet."""
         watched = self._watched.get(who)
         if watched is not None:
             return not processes.has_ended(watched.pidfd)
@@ -322,7 +305,7 @@ class LeaseEngine:
         os.close(pidfd)
         return True
 
-    # Shells that somebody types in
+    # Interactive shells
 
     def _shells(self) -> Iterable[tuple[_Lease, ShellUse]]:
         return ((lease, lease.use) for lease in self._leases.values() if lease.use is not None)
@@ -336,8 +319,8 @@ class LeaseEngine:
     # Those who have no process here
 
     def _listen(self, lease: _Lease) -> None:
-        """From now on it is noted when something is heard of a lease; without a process, that must not be long ago."""
-        self.signs.expect(lease.job)
+        """Expect heartbeats of a lease; without a process, the last one must be recent."""
+        self.heartbeats.expect(lease.job)
         terms = lease.terms
         if terms.holder is None:
             lease.silence = lease.silence or Silence(terms.heartbeat or math.inf, self._rest)
@@ -345,7 +328,7 @@ class LeaseEngine:
             self._hear_at = min(self._hear_at, soon)
 
     def _hear(self, now: float) -> None:
-        """End what nobody gave a sign of life for; what came while we were held up is still to be heard."""
+        """End leases without heartbeats; heartbeats that came while we were held up still count."""
         if now - self._hear_at > _HELD_UP:
             self._hear_at = now + _HELD_UP
             return
@@ -355,9 +338,9 @@ class LeaseEngine:
             self._hear_at = min(self._hear_at, self._heard(lease, gpus, now))
 
     def _heard(self, lease: _Lease, gpus: tuple[int, ...], now: float) -> float:
-        """Look at one of them; when to look again."""
+        """Check one lease; returns when to check it again."""
         assert lease.silence is not None
-        silent = self.signs.silent(lease.job, now)
+        silent = self.heartbeats.silent(lease.job, now)
         if gpus:
             busy = [self.in_use(gpu, time.time() - lease.began) for gpu in gpus]
             why = lease.silence.unused(busy, silent, now)
@@ -366,11 +349,11 @@ class LeaseEngine:
         if why:
             self._end(lease, 0 if lease.silence.used else None, why)
             return math.inf
-        return now + (_RETRY if gpus else lease.silence.patience - silent)
+        return now + (_RETRY if gpus else lease.silence.limit - silent)
 
 
 class RoutingEngine:
-    """An engine that leaves leases to one engine and all else to another."""
+    """Leaves leases to one engine and jobs to another."""
 
     def __init__(self, jobs: Engine, leases: LeaseEngine) -> None:
         self._jobs, self._leases = jobs, leases
@@ -379,7 +362,6 @@ class RoutingEngine:
         self._epoll.register(leases.fileno(), select.EPOLLIN)
 
     def nodes(self) -> Sequence[Node]:
-        """The machines on which jobs run."""
         return self._jobs.nodes()
 
     def last_job(self) -> int:
@@ -387,11 +369,9 @@ class RoutingEngine:
         return self._jobs.last_job()
 
     def launch(self, task: Task, attempt: int, placement: Placement) -> None:
-        """Run a job, or give a lease to its holder."""
         (self._leases if self._leases.is_lease(task.job) else self._jobs).launch(task, attempt, placement)
 
     def adopt(self, job: str, attempt: int) -> Report:
-        """What became of it."""
         return (self._leases if self._leases.is_lease(job) else self._jobs).adopt(job, attempt)
 
     def stop(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
@@ -402,24 +382,20 @@ class RoutingEngine:
             self._jobs.stop(job, attempt, grace, signal)
 
     def observe(self) -> list[Report]:
-        """What both have seen."""
-        seen = self._jobs.observe()  # first: it may fail, and what the other would have told must not be lost then
+        seen = self._jobs.observe()  # first: it may fail, and the other's reports must not be lost then
         return [*seen, *self._leases.observe()]
 
     def fileno(self) -> int:
-        """Readable when one of them has something to tell."""
         return self._epoll.fileno()
 
     def due(self) -> float | None:
-        """The sooner of both."""
         return min((due for due in (self._jobs.due(), self._leases.due()) if due is not None), default=None)
 
     def owner(self, pid: int) -> tuple[str, int] | None:
-        """The job or the lease that a process belongs to."""
         return self._jobs.owner(pid) or self._leases.owner(pid)
 
     def owner_on(self, pid: int, gpu: int) -> tuple[str, int] | None:
-        """The same, as far as a GPU is concerned: nobody but us pins a lease's process to the GPUs that it has."""
+        """The same for one GPU: the process of a lease is not pinned to the lease's GPUs."""
         return self._jobs.owner(pid) or self._leases.owner(pid, gpu)
 
     def read_log(self, job: str, attempt: int, offset: int, size: int, *, exact: bool = False) -> tuple[int, bytes]:
@@ -427,11 +403,9 @@ class RoutingEngine:
         return self._jobs.read_log(job, attempt, offset, size, exact=exact)
 
     def log_size(self, job: str, attempt: int) -> int:
-        """How much output a job has written."""
         return self._jobs.log_size(job, attempt)
 
     def close(self) -> None:
-        """Let go of both."""
         self._epoll.close()
         self._leases.close()
         self._jobs.close()

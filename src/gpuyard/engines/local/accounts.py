@@ -1,4 +1,4 @@
-"""Users of this machine, as the system knows them. Asked anew each time, so that changes count."""
+"""Users of this machine, as the system knows them. Read again each time, so that changes count."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ from dataclasses import dataclass
 
 from gpuyard.engines.base import LaunchRefused
 
-NOBODY = 65534
-"""The group of a user whom the system knows by a number only: one that owns nothing."""
+NOBODY = 65534  # the group of a user whom the system knows by a number only: one that owns nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Who a job runs as."""
+    """The user that a job runs as."""
 
     uid: int
     gid: int
     groups: tuple[int, ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
-    """What a login would put into the environment."""
+    variables: tuple[tuple[str, str], ...] = ()  # what a login would put into the environment
 
 
 def name_of(uid: int) -> str:
-    """A user's name; the number where there is none."""
+    """A user's name; the number if there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -33,7 +31,6 @@ def name_of(uid: int) -> str:
 
 
 def uid_of(name: str) -> int | None:
-    """The number of a user who has an account; None if there is no such user."""
     try:
         return pwd.getpwnam(name).pw_uid
     except (KeyError, ValueError):
@@ -41,7 +38,6 @@ def uid_of(name: str) -> int | None:
 
 
 def groups_of(uid: int) -> frozenset[int]:
-    """All groups that a user is in now."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
@@ -50,7 +46,7 @@ def groups_of(uid: int) -> frozenset[int]:
 
 
 def group_names(uid: int) -> tuple[str, ...]:
-    """The names of a user's groups, the main one first; not of one that is theirs alone."""
+    """The names of a user's groups, the main one first; without a private group."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
@@ -67,7 +63,7 @@ def _group_name(gid: int) -> str:
 
 
 def account_of(user: str) -> Account | None:
-    """Whom to run the job of a user as; None if that is who we are."""
+    """The account for a user's job; None if that is our own."""
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
@@ -81,7 +77,7 @@ def account_of(user: str) -> Account | None:
 
 
 def _nameless(user: str) -> Account | None:
-    """A user whom the system knows by a number only, unless it is a name that is gone, or was given away."""
+    """A user known by number only, unless it is a name that is gone, or was given to another."""
     if not user.isdecimal() or name_of(int(user)) != user:
         raise LaunchRefused(f"there is no user {user} on this machine any more")
     if int(user) == os.geteuid():

@@ -21,12 +21,9 @@ from gpuyard.engines.local.accounts import Account
 from gpuyard.engines.local.cgroups import Cgroup
 from gpuyard.engines.local.processes import Suspect
 
-LEFTOVER_GRACE = 1.0
-"""Seconds between TERM and KILL for what a job that ended by itself has left running."""
-WRAPPER_GRACE = 1.0
-"""Seconds that a wrapper gets to write down the end when everything of its job is gone."""
-_YOUNG = 0.2
-"""Seconds after its beginning in which an attempt may still be a shell between its fork and its job."""
+LEFTOVER_GRACE = 1.0  # seconds between TERM and KILL for what a job that ended by itself has left running
+WRAPPER_GRACE = 1.0  # seconds that a wrapper gets to write down the end when everything of its job is gone
+_YOUNG = 0.2  # seconds after its beginning in which an attempt may still be a shell between its fork and its job
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 
 
@@ -37,67 +34,53 @@ class LocalAttempt:
     job: str
     attempt: int
     folder: Path
-    pid: int
-    """The wrapper's."""
+    pid: int  # the wrapper's
     cgroup: Cgroup | None
     limit: int
-    uid: int | None = None
-    """Whose processes may carry its mark; None: anybody's."""
+    uid: int | None = None  # the user whose processes may carry its mark; None: any user
     claim: wrapper.Claim | None = None
-    pidfd: int | None = None
-    """Holds the wrapper; None when it has ended."""
-    witnessed: bool = True
-    """Whether we saw the wrapper alive; if not, its process id may be somebody else's by now."""
-    ours: bool = False
-    """Whether this process launched it, and so saw all of its life."""
+    pidfd: int | None = None  # holds the wrapper; None when it has ended
+    witnessed: bool = True  # whether we saw the wrapper alive; if not, its process id may have been reused
+    ours: bool = False  # whether this process launched it, and so saw all of its life
     stopping: bool = False
-    number: signal.Signals = signal.SIGTERM
-    """What its processes are asked to end by."""
-    sent: set[signal.Signals] = field(default_factory=set)
-    """What they were sent so far."""
+    number: signal.Signals = signal.SIGTERM  # what its processes are asked to end by
+    sent: set[signal.Signals] = field(default_factory=set)  # what they were sent so far
     asked_at: float | None = None
     """When they were first asked, on the clock of the file system; None if they were not before it ended."""
-    ask_again: float = float("inf")
-    """When to ask once more: a shell that is about to become the job may have missed it."""
-    kill_at: float = float("inf")
-    """When they are killed, on the monotonic clock."""
-    ended: Ended | None = None
-    """What is to be reported when nothing is left."""
+    ask_again: float = float("inf")  # when to ask once more: a shell that is about to become the job may have missed it
+    kill_at: float = float("inf")  # when they are killed, on the monotonic clock
+    ended: Ended | None = None  # what is to be reported when nothing is left
     leftovers: int = 0
-    look_at: float = 0.0
-    """When to look after it again, if it begins or ends just now."""
+    look_at: float = 0.0  # when to look after it again, if it begins or ends just now
     _pause: float = field(default=_SHORTEST_PAUSE)
 
     @property
     def log(self) -> Path:
-        """Its output."""
         return self.folder / "output.log"
 
     def running(self) -> Running:
-        """The report that it runs."""
         at = self.claim.at if self.claim else time.time()
         return Running(self.job, self.attempt, at, str(self.pid))
 
     def suspect(self) -> Suspect:
-        """What a census may know it by."""
+        """What a census identifies it by."""
         if not self.witnessed:
             return Suspect(str(self.folder), uid=self.uid)
         return Suspect(str(self.folder), self.pid, self.claim.wrapper.started if self.claim else None, self.uid)
 
     @property
     def asked(self) -> bool:
-        """Whether its processes have the signal that they are to end by."""
+        """Whether its processes got the signal that they are to end by."""
         return self.number in self.sent
 
     def stop(self, deadline: float, number: signal.Signals) -> None:
-        """Note that it is to end by a signal, and to be killed at the deadline."""
+        """Note that a signal ends it, and SIGKILL at the deadline."""
         self.stopping = True
         self.number = number
         self.kill_at = min(self.kill_at, deadline)
         self.hurry()
 
     def hurry(self) -> None:
-        """Look after it at once."""
         self.look_at, self._pause = 0.0, _SHORTEST_PAUSE
 
     def urgent(self, now: float) -> bool:
@@ -105,7 +88,7 @@ class LocalAttempt:
         return now >= self.kill_at or (self.stopping and not self.asked)
 
     def rest(self, now: float) -> None:
-        """Look after it again in a while: soon at first, then less and less often."""
+        """Check it again in a while: soon at first, then less and less often."""
         self.look_at = now + self._pause
         longest = _LONGEST_PAUSE if now < self.kill_at + 1 else 1.0  # what cannot be killed hangs in a driver
         self._pause = min(longest, 2 * self._pause)
@@ -113,7 +96,7 @@ class LocalAttempt:
             self.look_at = min(self.kill_at, self.ask_again)  # its wrapper tells us, should it end before
 
     def ask(self, now: float) -> None:
-        """Note that its processes are asked to end, for the first time or once more."""
+        """Note that its processes are asked to end, for the first time or again."""
         young = self.claim is not None and time.time() - self.claim.at < _YOUNG
         self.ask_again = now + _YOUNG if young and not self.asked else float("inf")
         self.sent.add(self.number)
@@ -121,19 +104,18 @@ class LocalAttempt:
             self.asked_at = wrapper.note_asked(self.folder)
 
     def signal_wrapper(self, number: signal.Signals) -> None:
-        """Send a signal to the wrapper, if it lives."""
         if self.pidfd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def halt_group(self) -> None:
-        """Halt the whole process group, wrapper included, in one go: who only forks cannot outrun that."""
-        if self.pidfd is not None:  # else the group's number may be somebody else's by now
+        """Stop the whole process group, wrapper included, at once: a process that only forks cannot outrun that."""
+        if self.pidfd is not None:  # else the group's number may have been reused
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGSTOP)
 
     def conclude(self, status: int | None) -> None:
-        """Note how it ended: as its wrapper wrote down; else by the status of the wrapper, if it was our child."""
+        """Note how it ended: as its wrapper wrote; else by the wrapper's status, if it was our child."""
         self.ended = verdict(self.job, self.attempt, self.folder, status)
         if self.kill_at == float("inf"):  # else what it has left was asked, and has its grace
             self.number = signal.SIGTERM
@@ -141,7 +123,6 @@ class LocalAttempt:
         self.hurry()
 
     def report(self) -> Ended:
-        """The end, when nothing is left."""
         assert self.ended is not None
         asked = self.asked_at is not None and self.ended.at >= self.asked_at
         ended = replace(self.ended, began=self.claim.at if self.claim else None, asked=asked)
@@ -174,7 +155,7 @@ def verdict(job: str, attempt: int, folder: Path, status: int | None) -> Ended:
 
 
 def never_ran(run: LocalAttempt, status: int | None) -> Ended | NeverBegan:
-    """What is to be said of an attempt whose wrapper did not come to run the job. The job is not to blame."""
+    """The report for an attempt whose wrapper did not run the job. The job is not to blame."""
     if run.stopping:
         code = 128 + signal.SIGTERM
         return Ended(run.job, run.attempt, time.time(), code, message="stopped before it began", asked=True)
@@ -183,7 +164,7 @@ def never_ran(run: LocalAttempt, status: int | None) -> Ended | NeverBegan:
 
 
 def interrupted(job: str, attempt: int, folder: Path) -> Ended:
-    """The end of an attempt that began in an earlier life of the machine: its own, or the machine's.
+    """The end of an attempt that began before this boot: its own, or the machine's.
 
     When that was nobody wrote down; the last sign of life is the nearest that can be known.
     """
@@ -191,8 +172,8 @@ def interrupted(job: str, attempt: int, folder: Path) -> Ended:
         asked_at = wrapper.read_asked(folder)
         asked = asked_at is not None and written.at >= asked_at
         return replace(verdict(job, attempt, folder, written.code), asked=asked)
-    signs = [path.stat().st_mtime for path in (folder / "pid", folder / "output.log") if path.exists()]
-    return Ended(job, attempt, max(signs), None, interrupted=True, message="it ended with the machine")
+    times = [path.stat().st_mtime for path in (folder / "pid", folder / "output.log") if path.exists()]
+    return Ended(job, attempt, max(times), None, interrupted=True, message="it ended with the machine")
 
 
 def _signal_name(number: int) -> str:
@@ -203,11 +184,11 @@ def _signal_name(number: int) -> str:
 
 
 def start(
-    run: LocalAttempt, task: Task, told: Mapping[str, str], life: str, account: Account | None
+    run: LocalAttempt, task: Task, variables: Mapping[str, str], life: str, account: Account | None
 ) -> tuple[int, int]:
     """Start a wrapper; that of another user's job gets nothing of that user's, not even the directory."""
     cgroup = run.cgroup.path if run.cgroup else ""
-    environment = wrapper.environment(task, told, run.folder, account)
+    environment = wrapper.environment(task, variables, run.folder, account)
     arguments = wrapper.command_line(task, run.folder, life, cgroup, account, run.uid)
     if account is None:
         return spawn(arguments, environment, task.directory, run.log, task.umask)
@@ -256,7 +237,7 @@ def _whose_fault(error: OSError, directory: str) -> EngineError | LaunchRefused:
 def _hold_process(pid: int) -> int:
     try:
         return os.pidfd_open(pid)
-    except OSError as error:  # nobody would notice its end: better that it does not begin
+    except OSError as error:  # its end would go unnoticed: better that it does not begin
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise EngineError(f"cannot watch a process: {error.strerror}") from error

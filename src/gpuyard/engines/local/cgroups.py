@@ -23,22 +23,19 @@ logger = logging.getLogger(__name__)
 
 
 class Cgroup:
-    """The cgroup of one attempt."""
-
     __slots__ = ("path",)
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def create(self) -> None:
-        """Make it, if it is not there yet."""
         try:
             os.makedirs(self.path, exist_ok=True)
         except OSError as error:
             raise EngineError(f"cannot create the cgroup {self.path}: {error.strerror}") from error
 
     def remove(self) -> bool:
-        """Remove it if nothing is left in it, and tell whether nothing is left."""
+        """Remove it if it is empty; returns whether it was."""
         try:
             os.rmdir(self.path)
         except FileNotFoundError:
@@ -68,7 +65,7 @@ class Cgroup:
         return found
 
     def kill(self) -> None:
-        """Kill everything in it; nothing that forks meanwhile escapes. Linux before 5.14 cannot, and does nothing."""
+        """Kill everything in it, also what forks meanwhile. Linux before 5.14 cannot, and does nothing."""
         with suppress(OSError):
             Path(self.path, "cgroup.kill").write_text("1")
 
@@ -82,13 +79,10 @@ def _read_members(path: str) -> list[int]:
 
 
 class Cgroups:
-    """The cgroups of one engine."""
-
     def __init__(self, base: str) -> None:
         self.base = base
 
     def of(self, job: str, attempt: int) -> Cgroup:
-        """The cgroup of an attempt."""
         return Cgroup(f"{self.base}/{job}.{attempt}")
 
     def close(self) -> None:
@@ -98,19 +92,18 @@ class Cgroups:
 
 
 class Membership:
-    """Tells from a process's cgroup which attempt of an engine it belongs to, wherever that cgroup was made."""
+    """Finds the attempt of a process by its cgroup, wherever that was made."""
 
     def __init__(self, directory: Path) -> None:
         self._pattern = re.compile(rf"^0::.*/{_name(directory)}/([^/]+)\.(\d+)(?:/|$)", re.MULTILINE)
 
     def owner(self, pid: int) -> tuple[str, int] | None:
-        """The attempt whose cgroup a process is in."""
         found = self._pattern.search((processes.read_proc(pid, "cgroup") or b"").decode(errors="replace"))
         return (found[1], int(found[2])) if found else None
 
 
 def _name(directory: Path) -> str:
-    """Named after the engine's directory, so that the next life of the daemon knows them again."""
+    """Named after the engine's directory, so that the next daemon finds them."""
     return f"gpuyard-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]}"
 
 
@@ -131,7 +124,7 @@ def find_cgroups(directory: Path) -> Cgroups:
 
 
 def cgroups_if(directory: Path, wanted: bool | None) -> Cgroups | None:
-    """The cgroups of an engine: if they are wanted, if there are not to be any, or (None) if they can be had."""
+    """The cgroups of an engine: if they are wanted, if not, or (None) if they are available."""
     if wanted is False:
         return None
     try:

@@ -21,8 +21,6 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Folders:
-    """The directories of one engine."""
-
     def __init__(self, directory: Path, shared: bool) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.directory = directory.resolve()
@@ -30,16 +28,13 @@ class Folders:
         self._shared = shared
 
     def last_job(self) -> int:
-        """The largest number among the names."""
         return max(map(number_of, os.listdir(self.directory)), default=0)
 
     def of(self, job: str, attempt: int) -> Path:
-        """The directory of an attempt."""
         _check(job)
         return self.directory / job / str(attempt)
 
     def make(self, job: str, attempt: int) -> Path:
-        """The same, and it is there."""
         folder = self.of(job, attempt)
         try:
             for path in (folder.parent, folder):
@@ -57,12 +52,12 @@ class Folders:
         return (parts[0], int(parts[1])) if str(self.directory / parts[0] / parts[1]) == mark else None
 
     def work(self, job: str) -> Path:
-        """The directory of a job, for what it wants to keep over attempts."""
+        """The directory of a job, kept over attempts."""
         _check(job)
         return self._work / job
 
     def make_work(self, job: str, account: Account | None) -> Path:
-        """The same, and it is there, the user's own."""
+        """The same, created for the user."""
         folder = self.work(job)
         try:
             with suppress(FileExistsError):
@@ -88,7 +83,7 @@ class Folders:
             raise EngineError(f"cannot create {self._work}: {error.strerror}") from error
 
     def leave_work(self, job: str) -> None:
-        """Remove a job's directory if it has left nothing in it."""
+        """Remove a job's directory if it is empty."""
         with suppress(OSError):  # it is not there, or not empty, or the user has put something else in its place
             handle = os.open(self.work(job), _DIRECTORY)
             try:
@@ -115,7 +110,7 @@ def _check(job: str) -> None:
 
 
 def _furnish(folder: Path, account: Account | None) -> None:
-    """Put into it what belongs there, and give it away; what is given away already is left alone."""
+    """Create its files, and give it to the user; one that was given away before stays as it is."""
     handle = os.open(folder, _DIRECTORY)
     try:
         if os.fstat(handle).st_uid != os.geteuid():

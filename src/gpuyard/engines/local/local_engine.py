@@ -31,7 +31,7 @@ from gpuyard.engines.local.folders import Folders
 
 logger = logging.getLogger(__name__)
 
-_CLAIM_PATIENCE = 0.25  # seconds to wait for somebody who is between creating the claim and writing it
+_CLAIM_PATIENCE = 0.25  # seconds to wait for a wrapper between creating the claim and writing it
 
 
 class LocalEngine:
@@ -46,7 +46,7 @@ class LocalEngine:
         cgroups: bool | None = None,
         shared: bool = False,
     ) -> None:
-        """With `shared`, jobs are of many users, who need not be friends."""
+        """With `shared`, jobs belong to many users, who may be hostile."""
         self._folders = Folders(directory, shared)
         self._directory = self._folders.directory
         self._uid = os.geteuid() if shared else None
@@ -67,19 +67,16 @@ class LocalEngine:
         self._trimmer = output.Trimmer(self._directory)
 
     def nodes(self) -> Sequence[Node]:
-        """This machine."""
         return (Node(self._name, tuple(self._devices)),)
 
     def last_job(self) -> int:
-        """The largest number among the names of its directories."""
         return self._folders.last_job()
 
     def fileno(self) -> int:
-        """Readable when a wrapper has ended."""
         return self._epoll.fileno()
 
     def launch(self, task: Task, attempt: int, placement: Placement) -> None:
-        """Start the wrapper of an attempt, unless there is a claim to it already."""
+        """Start the wrapper of an attempt, unless it is claimed already."""
         if (task.job, attempt) in self._runs:
             return
         folder = self._folders.make(task.job, attempt)
@@ -105,8 +102,8 @@ class LocalEngine:
             work = self._folders.make_work(task.job, account)
             if task.script is not None:
                 task = folders.with_script(task, task.script, work)
-            told = wrapper.told(task, attempt, placement, self._devices, work)
-            run.pid, run.pidfd = start(run, task, told, self._life, account)
+            job_variables = wrapper.job_variables(task, attempt, placement, self._devices, work)
+            run.pid, run.pidfd = start(run, task, job_variables, self._life, account)
         except (EngineError, LaunchRefused):
             if cgroup:
                 cgroup.remove()
@@ -117,7 +114,7 @@ class LocalEngine:
         self._beginning.add(run)
 
     def adopt(self, job: str, attempt: int) -> Report:
-        """What became of an attempt, by its files; if it never began, it is claimed so that it never will."""
+        """The fate of an attempt, by its files; one that never began is claimed so that it never will."""
         if known := self._runs.get((job, attempt)):
             return known.running()
         folder = self._folders.make(job, attempt)
@@ -155,7 +152,7 @@ class LocalEngine:
         return run.running()
 
     def _adopt_incomplete(self, job: str, attempt: int, folder: Path) -> Report:
-        """The claim is not written out: its wrapper lives and is slow, or it died and ran nothing."""
+        """The claim is incomplete: its wrapper lives and is slow, or it died and ran nothing."""
         if wrapper.claimed_before_boot(folder):
             return interrupted(job, attempt, folder)
         for pid in self._census.take([processes.Suspect(str(folder), uid=self._uid)])[str(folder)]:
@@ -187,7 +184,7 @@ class LocalEngine:
         self._ending.add(run)
 
     def observe(self) -> list[Report]:
-        """Look after all attempts that begin or end just now, and tell what has happened."""
+        """Attend to all attempts that begin or end, and report."""
         for pidfd, _ in self._epoll.poll(0):
             self._wrapper_ended(self._held[pidfd])
         now = time.monotonic()
@@ -199,7 +196,7 @@ class LocalEngine:
         return reports
 
     def due(self) -> float | None:
-        """When something that begins or ends is to be looked at, or the output of what runs."""
+        """When to look at an attempt that begins or ends, or at the output of running ones."""
         if self._reports:
             return time.monotonic()
         times = [run.look_at for run in self._beginning | self._ending]
@@ -223,7 +220,7 @@ class LocalEngine:
         return found if found and self._vouches(found, pid) else None
 
     def _vouches(self, found: tuple[str, int], pid: int) -> bool:
-        """Whether a process is of the attempt that its cgroup or its mark tells of: users can make up both."""
+        """Whether a process belongs to the attempt that its cgroup or mark names: users can forge both."""
         if self._uid is None:
             return True
         run = self._runs.get(found)
@@ -236,11 +233,10 @@ class LocalEngine:
         return output.read(self._folders.of(job, attempt) / "output.log", offset, size, exact=exact)
 
     def log_size(self, job: str, attempt: int) -> int:
-        """How many bytes of output were written, kept or not."""
         return output.size(self._folders.of(job, attempt) / "output.log")
 
     def close(self) -> None:
-        """Let go of all wrappers; they and their jobs go on."""
+        """Release all wrappers; they and their jobs go on."""
         for pidfd in self._held:
             os.close(pidfd)
         for kept in (self._held, self._wrappers, self._runs, self._beginning, self._ending):
@@ -296,7 +292,7 @@ class LocalEngine:
             self._ending.add(run)
 
     def _never_claimed(self, run: LocalAttempt, status: int | None) -> None:
-        """Its wrapper is gone and did not run the job: another one does, or nobody may, or it failed."""
+        """Its wrapper is gone and did not run the job: another one does, or none may, or it failed."""
         with suppress(EngineError):
             wrapper.fence(run.folder)
         faults.point("end:fenced")
@@ -334,7 +330,7 @@ class LocalEngine:
                 self._advance(run, members, now)
 
     def _is_gone(self, run: LocalAttempt) -> bool:
-        """Whether nothing is left of an attempt whose whole life we saw, told without looking at all processes.
+        """Whether nothing is left of an attempt whose whole life we saw, without a look at all processes.
 
         Who left its process group and lost its parent is our child now; who did not, has an ancestor who did.
         """
@@ -344,7 +340,7 @@ class LocalEngine:
         return all(mark is not None and mark != str(run.folder) for mark in marks)
 
     def _take_census(self, runs: Sequence[LocalAttempt], now: float) -> list[tuple[LocalAttempt, list[int]]]:
-        """Who is left. What is to be killed is halted and counted again: what it forked meanwhile is found as well."""
+        """The processes that are left. Those to be killed are stopped and counted again, to find what they forked."""
         for run in runs:
             if now >= run.kill_at:
                 run.halt_group()

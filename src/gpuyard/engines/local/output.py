@@ -31,7 +31,7 @@ class HolesUnsupported(OSError):
 
 
 def open_log(path: Path, group: int | None = None) -> int:
-    """A file descriptor that appends to the output; the file is made if need be, and writable by a group."""
+    """A file descriptor that appends to the output; the file is created if need be, and writable by a group."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     if group is not None:
         os.fchown(file, -1, group)
@@ -40,7 +40,7 @@ def open_log(path: Path, group: int | None = None) -> int:
 
 
 def trim(path: Path, limit: int) -> None:
-    """Take out the middle of a file that holds more than `limit` bytes; raises `HolesUnsupported`."""
+    """Punch out the middle of a file that holds more than `limit` bytes; raises `HolesUnsupported`."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def trim(path: Path, limit: int) -> None:
 
 
 class Trimmer:
-    """Keeps the outputs of one engine within their limits, unless the file system cannot do that."""
+    """Keeps the outputs of one engine within their limits, unless the file system cannot punch holes."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -64,11 +64,10 @@ class Trimmer:
         self._able = True
 
     def due(self) -> float | None:
-        """When to trim what runs, on the monotonic clock; None if that is of no use here."""
+        """When to trim running outputs, on the monotonic clock; None if that is of no use here."""
         return self._next if self._able else None
 
     def trim_all(self, logs: Iterable[tuple[Path, int]], now: float) -> None:
-        """Trim these files, each to its limit, if that is due."""
         if now < self._next:
             return
         self._next = now + _TRIM_EVERY
@@ -76,7 +75,7 @@ class Trimmer:
             self.trim(path, limit)
 
     def trim(self, path: Path, limit: int) -> None:
-        """Trim one file; if that fails, it is told, and nothing else happens."""
+        """Trim one file; a failure is only logged."""
         if not self._able:
             return
         try:
@@ -89,7 +88,7 @@ class Trimmer:
 
 
 def supports_holes(folder: Path) -> bool:
-    """Whether the middle of a file can be taken out in this folder; tried with a file."""
+    """Whether files in this folder can have holes; tried with a file."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".holes-") as file:
         file.write(bytes(3 * _BLOCK))
         file.flush()
@@ -112,7 +111,7 @@ def _punch(path: Path, offset: int, length: int) -> None:
 
 
 def size(path: Path) -> int:
-    """How many bytes have been written, kept or not; 0 if there is no file."""
+    """Bytes written, kept or not; 0 if there is no file."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:

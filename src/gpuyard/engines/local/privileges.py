@@ -54,7 +54,7 @@ def limits_of(pid: int, uid: int) -> tuple[str, ...] | None:
 
 
 def prlimit(limits: Iterable[str]) -> list[str]:
-    """The words that put a program under limits; none if there is nothing to change, or nobody to change it."""
+    """The words that put a program under limits; none if there is nothing to change, or no way to."""
     program = shutil.which("prlimit", path=PROGRAMS)
     wanted = list(limits)
     if not wanted or program is None:
@@ -65,7 +65,7 @@ def prlimit(limits: Iterable[str]) -> list[str]:
 
 
 def _within(limits: list[str], own: dict[str, tuple[str, str]]) -> list[str]:
-    """Limits that whoever has these may set."""
+    """The limits that a process with `own` limits may set."""
     found = []
     for limit in limits:
         name, _, values = limit.partition("=")
@@ -154,7 +154,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def command(account: Account, limits: Sequence[str], directory: str, umask: int, words: Sequence[str]) -> list[str]:
-    """What runs a command as a user: limits, then the user, then the directory."""
+    """The command line that runs a command as a user: limits, then the user, then the directory."""
     stub = ["/bin/sh", "-c", SCRIPT, "gpuyard", directory, f"{umask:o}", words[0]]
     if "=" in words[0]:  # `env` would take it for one more variable
         stub += ["/usr/bin/nice", "-n", "0"]
@@ -162,7 +162,7 @@ def command(account: Account, limits: Sequence[str], directory: str, umask: int,
 
 
 def encode(variables: Mapping[str, str], passes: Callable[[str], bool]) -> dict[str, str]:
-    """Variables as mere values, under names that mean nothing to anybody."""
+    """Variables as mere values, under names without a meaning."""
     ordinary = [f"{name}={value}" for name, value in variables.items() if passes(name)]
     odd = [f"{name}={value}" for name, value in variables.items() if not passes(name)]
     found = {f"gpuyard_e{n}": text for n, text in enumerate(ordinary)}
@@ -170,20 +170,20 @@ def encode(variables: Mapping[str, str], passes: Callable[[str], bool]) -> dict[
 
 
 def prefix(words: Sequence[str]) -> dict[str, str]:
-    """Words that are to stand before the command and what goes by `env`: no shell may come between those two."""
+    """Words for before the command and what goes by `env`: no shell may come between those two."""
     numbered = {f"gpuyard_p{n}": word for n, word in enumerate(words)}
     return {**numbered, "gpuyard_prefix": str(len(words))} if words else {}
 
 
 def leave_keyring() -> None:
-    """Let this thread, and so the next job, have no keys of whoever started the daemon, nor of another job."""
+    """Give this thread, and so the next job, no keys of the daemon's user, nor of another job."""
     number = _KEYCTL.get(platform.machine())
     if number is not None and _libc.syscall(number, _JOIN_SESSION_KEYRING, None) < 0:
         logger.debug("no new keyring: %s", os.strerror(ctypes.get_errno()))  # the kernel has none to give
 
 
 def check_tools() -> None:
-    """Make sure that a root daemon can start jobs as their users."""
+    """Check that a root daemon can start jobs as their users."""
     problem = _problem()
     if problem:
         raise UserError(

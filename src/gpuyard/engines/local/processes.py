@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from gpuyard.engines.base import EngineError
 
-MARK = "GPUYARD_RUN"
-"""The environment variable that tells which attempt, of which engine, a process belongs to."""
+MARK = "GPUYARD_RUN"  # the environment variable that tells which attempt, of which engine, a process belongs to
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # of linux/prctl.h
@@ -28,17 +27,13 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Process(NamedTuple):
-    """One line of `/proc/PID/stat`."""
-
     pid: int
     state: str
     parent: int
     group: int
     session: int
-    kernel: bool
-    """Whether it is a thread of the kernel's own."""
-    started: int
-    """In clock ticks since the machine started."""
+    kernel: bool  # whether it is a thread of the kernel's own
+    started: int  # in clock ticks since the machine started
 
     @property
     def dead(self) -> bool:
@@ -72,7 +67,6 @@ def read_proc(pid: int, name: str) -> bytes | None:
 
 
 def look(pid: int) -> Process | None:
-    """The process with this id; None if there is none."""
     line = read_proc(pid, "stat")
     return parse_stat(line) if line else None
 
@@ -93,7 +87,7 @@ def mark_of(pid: int) -> str | None:
 
 
 def descendants(pid: int, most: int = 1000) -> list[int]:
-    """The children of a process, theirs and so on; those of a parent come after it."""
+    """The children of a process, theirs and so on; parents come first."""
     found: list[int] = []
     pending = [pid]
     while pending and len(found) < most:
@@ -105,12 +99,11 @@ def descendants(pid: int, most: int = 1000) -> list[int]:
 
 
 def user_of(pid: int) -> int | None:
-    """The real user of a process: who started it, also where the program acts as somebody else."""
+    """The real user of a process: who started it, also where the program acts as another user."""
     return parse_user(read_proc(pid, "status") or b"")
 
 
 def parse_user(status: bytes) -> int | None:
-    """The real user in a `/proc/PID/status`."""
     _, found, rest = status.partition(b"\nUid:")
     return int(rest.split(None, 1)[0]) if found else None
 
@@ -127,7 +120,7 @@ def life() -> str:
 
 
 def hold(pid: int, started: int | None = None) -> int | None:
-    """A pidfd of the process `pid`, if it is the one that started then; None if that one is gone."""
+    """A pidfd of the process `pid`, if it started then; None if that one is gone."""
     try:
         pidfd = os.pidfd_open(pid)
     except (ProcessLookupError, OverflowError):  # no process has a number as large
@@ -145,19 +138,17 @@ def hold(pid: int, started: int | None = None) -> int | None:
 
 
 def has_ended(pidfd: int) -> bool:
-    """Whether the process of a pidfd has ended."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def ticks(at: float) -> int:
-    """A time of day as processes have their start: in clock ticks since the machine started."""
+    """A time of day as clock ticks since the machine started."""
     return int((at - time.time() + time.clock_gettime(time.CLOCK_BOOTTIME)) * _TICKS)
 
 
 def age(process: Process) -> float:
-    """For how many seconds a process has run."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - process.started / _TICKS
 
 
@@ -195,19 +186,18 @@ def send(pids: Iterable[int], *signals: signal.Signals, born: Mapping[int, int] 
 
 
 def adopt_orphans() -> None:
-    """From now on, what loses its parent below us becomes our child, not that of the first process."""
+    """Make orphans below us our children, not those of the first process."""
     if _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "cannot become the parent of orphans")
 
 
 def adopts_orphans() -> bool:
-    """Whether that is so."""
     answer = ctypes.c_int(0)
     return _libc.prctl(_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0) == 0 and answer.value == 1
 
 
 def orphans(known: Collection[int]) -> list[int]:
-    """Our children that we did not start; those that have ended are reaped on the way."""
+    """Our children that we did not start; those that have ended are reaped."""
     found = set()
     for thread in os.listdir("/proc/self/task"):
         found |= {int(pid) for pid in (read_proc(os.getpid(), f"task/{thread}/children") or b"").split()}
@@ -220,18 +210,17 @@ def orphans(known: Collection[int]) -> list[int]:
 
 
 def is_empty(group: int) -> bool:
-    """Whether no process is left in a process group."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # somebody is there, out of our reach
+    except PermissionError:  # a process is there, out of our reach
         return False
     return False
 
 
 def everyone() -> dict[int, Process]:
-    """All processes that live, but for the kernel's threads."""
+    """All living processes, without the kernel's threads."""
     found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {process.pid: process for process in found if process and not process.dead and not process.kernel}
 
@@ -242,11 +231,10 @@ class Suspect:
 
     folder: str
     leader: int | None = None
-    """The wrapper's process id, which leads the session; None where that id may be somebody else's by now."""
-    started: int | None = None
-    """The wrapper's start time."""
+    """The wrapper's process id, which leads the session; None where that id may have been reused."""
+    started: int | None = None  # the wrapper's start time
     uid: int | None = None
-    """Whose processes may say by a mark that they belong to it: anybody can put on any mark. None: anybody's."""
+    """The user whose processes may carry its mark, since marks can be forged; None: any user."""
 
 
 class Census:
@@ -259,15 +247,14 @@ class Census:
     def __init__(self) -> None:
         self._cost = 0.0
         self._taken = float("-inf")
-        self.born: dict[int, int] = {}
-        """When those started whom the last census saw."""
+        self.born: dict[int, int] = {}  # when those started whom the last census saw
 
     def next(self, *, urgent: bool = False) -> float:
         """When it may be taken again, on the monotonic clock."""
         return self._taken + min(1.0, max(0.01, (2 if urgent else 20) * self._cost))
 
     def take(self, suspects: Collection[Suspect]) -> dict[str, list[int]]:
-        """The living processes of each attempt, by its directory; its wrapper is not among them."""
+        """The living processes of each attempt, by its directory, without its wrapper."""
         begun = time.monotonic()
         processes = everyone()
         processes.pop(os.getpid(), None)  # started out of a job, the daemon carries its mark: it is not to end itself

@@ -16,7 +16,7 @@ _REMOVED = ".removed-"
 
 
 def jobs_in(directory: Path) -> list[str]:
-    """The jobs that left files in an engine's directory, but for the newest."""
+    """The jobs with files in an engine's directory, except the newest."""
     found: list[str] = []
     newest = -1
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
@@ -28,12 +28,10 @@ def jobs_in(directory: Path) -> list[str]:
 
 
 def is_kept(directory: Path, job: str, attempt: int) -> bool:
-    """Whether the files of an attempt are still there."""
     return (directory / job / str(attempt)).is_dir()
 
 
 def remove(directory: Path, job: str) -> None:
-    """Remove all files of a job that is over."""
     for parent in (work_in(directory), directory):
         doomed = parent / f"{_REMOVED}{job}"
         with suppress(FileNotFoundError):  # a job need not have left anything of its own
@@ -42,14 +40,13 @@ def remove(directory: Path, job: str) -> None:
 
 
 def finish_removing(directory: Path) -> None:
-    """Remove what a removal that was cut short has left."""
+    """Finish an interrupted removal."""
     for parent in (work_in(directory), directory):
         for path in parent.glob(f"{_REMOVED}*"):
             shutil.rmtree(path)
 
 
 def last_change(directory: Path, job: str) -> float:
-    """When the files of a job were last written to."""
     folders = [directory / job, *(directory / job).iterdir()]
     return max(path.stat().st_mtime for folder in folders for path in (folder, *_files(folder)))
 
@@ -59,7 +56,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def processes_below(directory: Path, job: str, attempt: int) -> list[int]:
-    """The processes of an attempt as far as they descend from its wrapper, oldest generation first."""
+    """The descendants of an attempt's wrapper, oldest generation first."""
     claim = wrapper.read_claim(directory / job / str(attempt))
     if not isinstance(claim, wrapper.Claim) or claim.wrapper.pid == os.getpid():
         return []
@@ -70,7 +67,7 @@ def processes_below(directory: Path, job: str, attempt: int) -> list[int]:
 
 
 def living(directory: Path) -> dict[tuple[str, int], list[int]]:
-    """The processes of each attempt that lives, as far as we may look at them; our own is not among them."""
+    """The processes of each living attempt that we may look at, without our own."""
     prefix = f"{directory.resolve()}/"
     found: dict[tuple[str, int], list[int]] = {}
     for pid in processes.everyone():

@@ -91,8 +91,7 @@ shift 3
 exec "$@"
 """
 
-UNWRITABLE = 73
-"""How `REDIRECT` ends where it cannot do its work; a job may end so as well."""
+UNWRITABLE = 73  # how `REDIRECT` ends where it cannot do its work; a job may end so as well
 _REFUSED = re.compile(rb"gpuyard: (.+), where its output was to go, cannot be written\n", re.DOTALL)
 _ORDINARY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STEERING = re.compile(
@@ -104,25 +103,23 @@ _EXIT = re.compile(rb"(\d+)(?: (.+))?\n", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a wrapper wrote down when it began."""
+    """What a wrapper wrote when it began."""
 
     at: float
     wrapper: processes.Process
     life: str
     cgroup: str
     limit: int
-    uid: int | None = None
-    """Whose processes may carry its mark; None: anybody's."""
+    uid: int | None = None  # the user whose processes may carry its mark; None: any user
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """What a wrapper wrote down at the end."""
+    """What a wrapper wrote at the end."""
 
     at: float
     code: int
-    missing: str
-    """The command, if it could not be started."""
+    missing: str  # the command, if it could not be started
 
 
 FENCED = "fenced"
@@ -132,7 +129,7 @@ INCOMPLETE = "incomplete"
 def command_line(
     task: Task, folder: Path, life: str, cgroup: str, account: Account | None = None, uid: int | None = None
 ) -> list[str]:
-    """What to execute for a task: the wrapper, its five arguments, and the job's command."""
+    """The command line for a task: the wrapper, its five arguments, and the job's command."""
     name = task.command[0]
     if account:
         command = privileges.command(account, task.limits, task.directory, task.umask, task.command)
@@ -153,12 +150,12 @@ def command_line(
 
 
 def _redirected(task: Task) -> list[str]:
-    """What stands before the command of a job whose output is to go elsewhere, and before what goes by `env`."""
+    """What stands before the command of a job with its own output files, and before what goes by `env`."""
     return [SHELL, "-c", REDIRECT, "gpuyard", *redirections(task)] if task.output or task.error else []
 
 
 def _with_carried(task: Task) -> list[str]:
-    """The job's command, behind the variables that go round the shell."""
+    """The job's command, behind the variables that bypass the shell."""
     carried = [f"{key}={value}" for key, value in _given(task).items() if not passes(key)]
     if not carried:
         return list(task.command)
@@ -168,20 +165,20 @@ def _with_carried(task: Task) -> list[str]:
 
 
 def redirections(task: Task) -> list[str]:
-    """What `REDIRECT` is told: where output and errors go, and how these files are opened."""
+    """The arguments of `REDIRECT`: where output and errors go, and how these files are opened."""
     error = "&1" if task.output and task.error in ("", task.output) else task.error
     return [task.output, error, "append" if task.append else "truncate"]
 
 
 def _given(task: Task) -> dict[str, str]:
-    """What the submitter and the description of the work give it."""
+    """The submitter's variables and those of the task."""
     return {**task.environment, **task.variables}
 
 
 def environment(
     task: Task, variables: Mapping[str, str], folder: Path, account: Account | None = None
 ) -> dict[str, str]:
-    """The environment for the wrapper: the submitter's and what tells the job of itself (`told`).
+    """The environment for the wrapper: the submitter's and that of `job_variables`.
 
     What a shell would drop or obey itself (a library to preload, a function of bash) goes round it, by `env`. That of
     another user goes round everything that is root's.
@@ -194,8 +191,8 @@ def environment(
     return {key: value for key, value in _given(task).items() if passes(key)} | dict(variables) | mark
 
 
-def told(task: Task, attempt: int, placement: Placement, devices: Sequence[str], work: Path) -> dict[str, str]:
-    """What tells a job its GPUs, its id and where it may keep things."""
+def job_variables(task: Task, attempt: int, placement: Placement, devices: Sequence[str], work: Path) -> dict[str, str]:
+    """Variables with a job's GPUs, its id and its directories."""
     return {
         "PWD": task.directory,
         "CUDA_VISIBLE_DEVICES": ",".join(devices[gpu] for gpu in placement.gpus),
@@ -210,7 +207,7 @@ def told(task: Task, attempt: int, placement: Placement, devices: Sequence[str],
 
 
 def passes(name: str) -> bool:
-    """Whether a shell hands a variable on as it is, and does nothing by it."""
+    """Whether a shell hands a variable on unchanged, and does nothing by it."""
     return bool(_ORDINARY.fullmatch(name)) and not _STEERING.fullmatch(name)
 
 
@@ -248,7 +245,7 @@ def check_directory(directory: str) -> None:
 
 
 def fence(folder: Path) -> bool:
-    """Claim an attempt so that nobody else can; whether we were the first."""
+    """Claim an attempt so that no wrapper can; returns whether we were the first."""
     try:
         with open(folder / "pid", "x", encoding="ascii") as file:
             file.write(f"{FENCED}\n")
@@ -260,7 +257,7 @@ def fence(folder: Path) -> bool:
 
 
 def read_claim(folder: Path) -> Claim | str | None:
-    """The claim; `FENCED` if nobody may begin, `INCOMPLETE` if its writer has not come to its end, None if none."""
+    """The claim; `FENCED` if no wrapper may begin, `INCOMPLETE` if it is partly written, None if there is none."""
     found = _read(folder / "pid")
     if found is None:
         return None
@@ -278,13 +275,13 @@ def read_claim(folder: Path) -> Claim | str | None:
 
 
 def claimed_before_boot(folder: Path) -> bool:
-    """Whether the claim is older than this life of the machine: what it said may be lost, but it was made."""
+    """Whether the claim is older than this boot: its content may be lost, but it was made."""
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return os.stat(folder / "pid").st_mtime < booted
 
 
 def await_claim(folder: Path, seconds: float) -> Claim | str | None:
-    """The claim; if it is incomplete, wait a little for its writer, who is between two calls of the system."""
+    """The claim; if it is incomplete, wait a little for its writer, who is between two system calls."""
     deadline = time.monotonic() + seconds
     while (claim := read_claim(folder)) == INCOMPLETE and time.monotonic() < deadline:
         time.sleep(0.002)
@@ -292,14 +289,14 @@ def await_claim(folder: Path, seconds: float) -> Claim | str | None:
 
 
 def read_exit(folder: Path) -> Exit | None:
-    """How it ended; None if that is not written down, or not completely."""
+    """How it ended; None if that is not written, or not completely."""
     found = _read(folder / "exit")
     line = _EXIT.fullmatch(found[1]) if found else None
     return Exit(found[0], int(line[1]), os.fsdecode(line[2] or b"")) if found and line else None
 
 
 def read_unwritable(folder: Path) -> str:
-    """The file that `REDIRECT` could not write to, as it says where output goes otherwise; empty if there is none."""
+    """The file that `REDIRECT` could not write to; empty if there is none."""
     try:
         fd = os.open(folder / "output.log", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -310,7 +307,7 @@ def read_unwritable(folder: Path) -> str:
 
 
 def note_asked(folder: Path) -> float:
-    """Leave a mark that an attempt is asked to end, for whoever sees its end; when that was, by the same clock.
+    """Leave a mark that an attempt is asked to end; returns when that was, by the file system's clock.
 
     Only what ended after the mark was left has perhaps ended because it was asked to.
     """
@@ -321,7 +318,7 @@ def note_asked(folder: Path) -> float:
 
 
 def read_asked(folder: Path) -> float | None:
-    """When an attempt was first asked to end; None if nobody did."""
+    """When an attempt was first asked to end; None if it was not."""
     try:
         return os.lstat(folder / "asked").st_mtime
     except OSError:

@@ -196,7 +196,7 @@ class BatchRoutes:
         how = BatchOptions("batch", skip=given.skip_refused)
         if named is not None:
             how = BatchOptions(named.name, named.key, named.waves, named.again, given.skip_refused)
-            before = None if named.again else open_batch(self._context.daemon, user, named.key)
+            before = None if named.again else open_batch(self._context.daemon.context, user, named.key)
             if before is not None:
                 return {"ids": before[1], "batch": before[0], "refused": [], "open": True}
         taken = self._context.commands.submit_batch(wanted, how, refused)

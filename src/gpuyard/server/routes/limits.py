@@ -80,7 +80,7 @@ class ShareChoice(StrictBody):
 
 class LimitRoutes:
     def __init__(self, context: Context) -> None:
-        self._limits, self._ask, self._look = Limits(context.daemon), context.ask, context.look
+        self._limits, self._ask, self._look = Limits(context.daemon.context), context.ask, context.look
         self._user = context.permissions.name
 
     @Route(

@@ -1,0 +1,212 @@
+"""What the parts of the daemon share: state, store, engine, machine, clock, settings; and how an event happens.
+
+A part gets the context, never the loop, so it can be made and tested without a daemon. `state` is another object after
+a failed write: a part reads it through the context and never keeps it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from gpuyard.config import Settings
+from gpuyard.core.events import Cancelled, Edited, Event, Exited, Started, Submitted
+from gpuyard.core.model import Request
+from gpuyard.core.state import State
+from gpuyard.core.transitions import apply
+from gpuyard.daemon.devices.machine import Machine
+from gpuyard.daemon.devices.measurements import Measures, Seen
+from gpuyard.daemon.meters import Meters
+from gpuyard.daemon.store.log import Checkpoints, Store, StoreFailing, description
+from gpuyard.daemon.store.reader import Answered
+from gpuyard.daemon.store.records import Record
+from gpuyard.daemon.store.views import work_of
+from gpuyard.engines.base import Engine
+from gpuyard.gpus.base import Reading
+from gpuyard.spec.work import Work
+
+_Answer = TypeVar("_Answer")
+_COARSE = 0.1  # seconds by which the times of files may lag behind
+
+
+class Clock:
+    """Continues where an earlier daemon stopped, and follows the time of day where that is ahead."""
+
+    def __init__(self, not_before: float = 0.0) -> None:
+        self._now = max(not_before, time.time())
+        self._ticks = time.monotonic()
+
+    def now(self) -> float:
+        ticks = time.monotonic()
+        self._now = max(self._now + (ticks - self._ticks), time.time())
+        self._ticks = ticks
+        return self._now
+
+
+class Times:
+    """The time of each job's last event, so that times by other clocks stay in order."""
+
+    def __init__(self, written: Callable[[str], float]) -> None:
+        self._written = written
+        self._latest: dict[str, float] = {}
+
+    def note(self, event: Event) -> None:
+        job = getattr(event, "job", None)
+        if job is None:
+            return
+        if isinstance(event, Exited | Cancelled):
+            self._latest.pop(job, None)
+        else:
+            self._latest[job] = event.at
+
+    def forget(self) -> None:
+        """Keep only what is written."""
+        self._latest = {}
+
+    def began(self, job: str, at: float, now: float) -> float:
+        """The start by the machine's clock: not before the placement, not after now."""
+        return min(max(at, self._before(job)), now)
+
+    def ended(self, job: str, at: float, now: float) -> float:
+        """The end by the machine's clock; now, if the clock was set back."""
+        before = self._before(job)
+        return max(at, before) if before - _COARSE <= at <= now else now
+
+    def _before(self, job: str) -> float:
+        before = self._latest.get(job)
+        return self._written(job) if before is None else before
+
+
+class Inbox:
+    """Requests in order of arrival, and an eventfd that wakes the loop."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Callable[[], Any], bool, Future[Any]]] = deque()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def ring(self) -> None:
+        os.eventfd_write(self._bell, 1)
+
+    def put(self, command: Callable[[], Any], changes: bool) -> Future[Any]:
+        answer: Future[Any] = Future()
+        self._waiting.append((command, changes, answer))
+        self.ring()
+        return answer
+
+    def hear(self, problem: str) -> list[tuple[Future[Any], Any]]:
+        """Run the requests; answers wait for the write. With a problem, requests that change something are refused."""
+        try:
+            os.eventfd_read(self._bell)
+        except BlockingIOError:  # it was not rung
+            return []
+        answers: list[tuple[Future[Any], Any]] = []
+        while self._waiting:
+            command, changes, answer = self._waiting.popleft()
+            if not answer.set_running_or_notify_cancel():
+                continue
+            try:
+                if problem and changes:
+                    raise StoreFailing(problem)
+                answers.append((answer, command()))
+            except Exception as error:  # theirs to handle; a refusal has recorded nothing
+                answer.set_exception(error)
+        return answers
+
+
+class Context:
+    """The daemon as its parts see it. Only the loop's thread may change it."""
+
+    def __init__(self, store: Store, engine: Engine, machine: Machine, settings: Settings) -> None:
+        self.store, self.engine, self.machine, self.settings = store, engine, machine, settings
+        self.state: State
+        self.clock = Clock(store.last_at)
+        self.times = Times(store.latest_at)
+        self.meters = Meters(store.open, store.latest_at)
+        self.measures = Measures(settings.data_dir / "measures.json")  # what running jobs use of their GPUs
+        self.measures.gpu_memory = max((float(device.memory) for device in machine.gpus.devices), default=0.0)
+        self.checkpoints = Checkpoints(store)
+        self.inbox = Inbox()
+        self.observers: list[Callable[[Event, Mapping[str, Any]], None]] = []
+        """Called with each event and its details just before the state changes."""
+        self.listeners: list[Callable[[list[Record]], None]] = []
+        """Called with the records that were written, by the loop's thread: they must be quick."""
+        self.watchers: list[Callable[[float, Sequence[Reading], Sequence[Seen]], None]] = []
+        """Called with each look at GPUs and jobs, by the thread that looked: they must be quick."""
+        self.unwritten: list[Record] = []  # records of this turn
+        self.environments: dict[str, str] = {}
+        """Environments and scripts by their hash, to be written with the next records."""
+        self.answers: dict[tuple[str, str], Answered] = {}
+        """Answers to requests with a key, by user and key, to be written with the next records."""
+        self.new_leases: list[str] = []
+        """Waiting leases whose process the engine must watch as soon as they are written."""
+        self._descriptions: dict[str, Record] = {}
+        """The latest unwritten description of each job: one turn may bring thousands."""
+        self._newest = self._taken = max(store.newest, engine.last_job())
+
+    def ask(self, command: Callable[[], _Answer], *, changes: bool = True) -> Future[_Answer]:
+        """Run a command in the loop's thread; the answer comes when its events are on disk. For any thread.
+
+        A command that changes nothing is answered also while nothing can be written.
+        """
+        return self.inbox.put(command, changes)
+
+    def record(self, event: Event, **details: Any) -> None:
+        """Let an event happen; the loop writes it at the end of the turn."""
+        for observe in self.observers:
+            observe(event, details)
+        apply(self.state, event)
+        record = Record(event, details)
+        self.unwritten.append(record)
+        if isinstance(event, Submitted | Edited):
+            self._descriptions[event.job] = record
+        self.times.note(event)
+        if isinstance(event, Started):
+            self.machine.began()
+
+    def take_unwritten(self) -> tuple[list[Record], dict[str, str], dict[tuple[str, str], Answered]]:
+        """What is to be written now: records, environments and answers."""
+        found = self.unwritten, self.environments, self.answers
+        self.unwritten, self.environments, self.answers = [], {}, {}
+        self._descriptions = {}
+        return found
+
+    def drop_unwritten(self) -> None:
+        """After a failed write: only what is on disk has happened."""
+        self.unwritten, self.new_leases, self._descriptions = [], [], {}
+        self.times.forget()
+
+    def reload(self) -> None:
+        """Read the state from disk again, after a failed write."""
+        self.state = self.store.load() or self.state
+        self._newest = max(self.store.newest, self._taken)
+        self.store.keep(self.state)
+
+    def next_id(self) -> str:
+        """The id of a new job: a number that no job has had, nor any file of the engine."""
+        self._newest += 1
+        return str(self._newest)
+
+    def description(self, job: str) -> tuple[Work, Request]:
+        """What a job runs and asks for, also when it is over."""
+        return description(job, self.store, self._descriptions)
+
+    def work_of(self, job: str) -> Work:
+        """What an open job runs."""
+        record = self._descriptions.get(job)
+        return Work.from_json(record.details["work"]) if record else work_of(self.store.open[job])
+
+    def work_json(self, job: str) -> Mapping[str, Any]:
+        """The same as JSON has it."""
+        record = self._descriptions.get(job)
+        work: Mapping[str, Any] = record.details["work"] if record is not None else self.store.open[job].work
+        return work
