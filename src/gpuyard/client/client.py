@@ -29,7 +29,7 @@ from gpuyard.api.types import (
     Usage,
     Wishes,
 )
-from gpuyard.client.connection import description, query_of, remote_description, wanted
+from gpuyard.client.connection import description, fields_body, query_of, remote_description
 from gpuyard.client.endpoints import (
     AccessCalls,
     BatchCalls,
@@ -89,7 +89,7 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
 
     def edit(self, id: str, **changes: Unpack[Wishes]) -> Job:
         """Let a job, or the open tasks of an array, ask for something else; None takes a wish back."""
-        return cast(Job, self._ask("PATCH", _of(id), wanted(changes)))
+        return cast(Job, self._ask("PATCH", _of(id), fields_body(changes)))
 
     def clone(
         self,
@@ -100,7 +100,7 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
         **changes: Unpack[Wishes],
     ) -> str:
         """Queue the same once more, with changes; returns the new job's id."""
-        new = wanted(changes)
+        new = fields_body(changes)
         if command is not None:
             new["command"] = list(command)
         if directory is not None:
@@ -109,7 +109,7 @@ class Client(Following, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Batc
 
     def retry(self, id: str, **changes: Unpack[Wishes]) -> str:
         """Queue a job that is over once more; of an array, the tasks that did not succeed. Returns the new id."""
-        return str(self._ask_once(f"{_of(id)}/retry", wanted(changes))["id"])
+        return str(self._ask_once(f"{_of(id)}/retry", fields_body(changes))["id"])
 
     def jobs(
         self,

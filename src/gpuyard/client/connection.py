@@ -29,9 +29,9 @@ from gpuyard.client.transport import (
     stream,
 )
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.units import parse_duration, parse_share
-
-_DURATIONS = ("estimate", "time_limit", "grace", "retry_delay", "notice")
+from gpuyard.spec.fields import FIELD
+from gpuyard.spec.job_field import JobField
+from gpuyard.spec.kinds import INSTANT, Moment
 
 
 def description(
@@ -43,7 +43,7 @@ def description(
 ) -> dict[str, Any]:
     """A job for the daemon of this machine: it runs here and with this environment, unless told otherwise."""
     return {
-        **described(command, **wishes),
+        **_described(command, wishes),
         "directory": os.path.abspath(directory or os.curdir),
         "environment": {**(os.environ if environment is None else environment), **(variables or {})},
         "umask": _umask(),
@@ -58,7 +58,7 @@ def remote_description(
     **wishes: Unpack[Wishes],
 ) -> dict[str, Any]:
     """A job for a daemon elsewhere: nothing of this machine is sent but what is given."""
-    found = described(command, **wishes)
+    found = _described(command, wishes)
     if directory is not None:
         found["directory"] = os.fspath(directory)
     if environment is not None:
@@ -68,36 +68,31 @@ def remote_description(
     return found
 
 
-def described(command: Sequence[str], **wishes: Unpack[Wishes]) -> dict[str, Any]:
-    """The part of it that has nothing to do with where one is."""
+def _described(command: Sequence[str], wishes: Wishes) -> dict[str, Any]:
     if isinstance(command, str):
         raise UserError("a command is a list of words; write ['python', 'train.py'], not one string")
-    return {"command": list(command), **wanted(wishes)}
+    return {"command": list(command), **fields_body(wishes)}
 
 
-def wanted(wishes: Wishes) -> dict[str, Any]:
-    """Wishes as JSON has them: times in seconds, sizes in bytes."""
+def fields_body(wishes: Wishes) -> dict[str, Any]:
+    """Fields of a job as the API takes them: times in seconds, sizes in bytes."""
     found: dict[str, Any] = {**wishes}
     if "among" in found:
         found["from"] = found.pop("among")
-    for name in ("begin", "deadline"):
-        if isinstance(found.get(name), str):
-            from gpuyard.spec.times import parse_when  # here, because few say when, and submitting a job is to be quick
-
-            found[name] = parse_when(found[name], time.time())
-    for name in _DURATIONS:
-        if isinstance(text := found.get(name), str):
-            found[name] = _parsed(name, parse_duration, text)
-    if isinstance(text := found.get("gpu_memory"), str) and text != "auto":
-        found["gpu_memory"] = _parsed("gpu_memory", parse_share, text)
+    for name, value in found.items():
+        field = FIELD.get(name)
+        if isinstance(value, str) and field is not None and field.kind.json == "number":
+            found[name] = _parsed(field, value)
     return found
 
 
-def _parsed(name: str, parse: Callable[[str], float], text: str) -> float:
+def _parsed(field: JobField, text: str) -> Any:
     try:
-        return parse(text)
+        return field.kind.parse(text, Moment(time.time()))
     except UserError as error:
-        raise UserError(f"{name}: {error}") from None
+        if field.kind is INSTANT:
+            raise
+        raise UserError(f"{field.name}: {error}") from None
 
 
 def encode(body: Mapping[str, Any]) -> bytes:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuyard.spec.kinds import SIGNAL, Kind, Moment
 from gpuyard.units import parse_signal
 
 
-@dataclass(frozen=True, slots=True)
-class FormGroup:
+class FormGroup(NamedTuple):
     """Fields that belong together on the page's form."""
 
     title: str
@@ -18,8 +17,7 @@ class FormGroup:
     """What is in there, while it is folded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """An option of the command line."""
 
     flags: tuple[str, ...]
@@ -31,8 +29,7 @@ class Option:
     """Whether the command line itself makes something of it, and does not send it as it is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormEntry:
+class FormEntry(NamedTuple):
     """A field on the page's form for a new job."""
 
     group: FormGroup
@@ -53,8 +50,7 @@ class FormEntry:
     """What is wrong with any other text, if the kind's own message is too general."""
 
 
-@dataclass(frozen=True, slots=True)
-class DialogEntry:
+class DialogEntry(NamedTuple):
     """A field in the page's dialog that edits a job."""
 
     place: int
@@ -62,8 +58,7 @@ class DialogEntry:
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShowLine:
+class ShowLine(NamedTuple):
     """A line of `gpuyard show`; it is left out where a field has its default."""
 
     place: int

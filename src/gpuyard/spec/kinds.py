@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuyard.errors import UserError
 from gpuyard.units import (
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """When and where a text is read: `16:00` means another instant in another zone."""
 
     now: float

@@ -17,6 +17,8 @@ from gpuyard.cli.jobs.job_options import Options
 from gpuyard.cli.parser import QuickCommand
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError, suggest
+from gpuyard.spec.fields import FIELDS
+from gpuyard.spec.kinds import SWITCH
 
 _SHORT = {
     "A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile", "G": "gpus", "H": "hold",
@@ -182,12 +184,22 @@ _Meaning = tuple[list[str], str]
 
 
 def _same(name: str) -> Callable[[_Option, int], _Meaning]:
-    """An option that we have as well."""
     return lambda option, tasks: ([name, option.value], "")
 
 
 def _flag(name: str) -> Callable[[_Option, int], _Meaning]:
     return lambda option, tasks: ([name], "")
+
+
+def _declared() -> Iterator[tuple[str, Callable[[_Option, int], _Meaning]]]:
+    """Slurm's options that a field of a job names as its own."""
+    for one in FIELDS:
+        if not one.slurm or one.option is None:
+            continue
+        on, slash, off = one.option.flags[0].partition("/")
+        yield one.slurm, (_flag if one.kind is SWITCH else _same)(on)
+        if slash:
+            yield f"no-{one.slurm}", _flag(off)
 
 
 def _gpus(option: _Option, tasks: int) -> _Meaning:
@@ -260,18 +272,14 @@ def _signal(option: _Option, tasks: int) -> _Meaning:
 
 
 _MEANT: dict[str, Callable[[_Option, int], _Meaning]] = {
-    "job-name": _same("--name"), "array": _same("--array"), "output": _same("--output"), "error": _same("--error"),
-    "open-mode": _same("--open-mode"), "dependency": _same("--dependency"), "begin": _same("--begin"),
-    "deadline": _same("--deadline"), "chdir": _same("--chdir"), "export": _same("--export"),
-    "priority": _same("--priority"), "gpus": _gpus, "gpus-per-node": _gpus, "gpus-per-task": _gpus, "gres": _gres,
-    "time": _time, "nodes": _nodes, "hold": _flag("--hold"), "requeue": _flag("--requeue"),
-    "no-requeue": _flag("--no-requeue"), "nice": _nice, "signal": _signal, "comment": _same("--tag"),
+    **dict(_declared()), "gpus": _gpus, "gpus-per-node": _gpus, "gpus-per-task": _gpus, "gres": _gres, "time": _time,
+    "nodes": _nodes, "nice": _nice, "signal": _signal, "comment": _same("--tag"),
 }  # fmt: skip
 
 
 _MOST = 2**22
 _OURS, _SLURMS = "#GPUYARD", "#SBATCH"
-_SEVERAL = ("tag", "env", "notify")
+_SEVERAL = tuple(one.attribute for one in FIELDS if one.option and one.kind.option is list)
 """Options that may be repeated, also in several lines."""
 
 
