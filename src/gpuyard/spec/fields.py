@@ -28,6 +28,7 @@ from gpuyard.spec.kinds import (
     WHOLE,
     WORDS,
 )
+from gpuyard.units import LEAST_SHARE
 
 MOST_INDEX = 1_000_000
 """No machine has as many GPUs."""
@@ -65,7 +66,7 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
     JobField(
-        name="gpu_memory", kind=SHARE, above=0,
+        name="gpu_memory", kind=SHARE, least=LEAST_SHARE,
         description="Bytes on each GPU, 1 MiB or more: it shares GPUs by memory; `auto`: as its like has used.",
         option=Option(
             ("--gpu-memory",), "Share GPUs: so much memory of each, as in 6G; auto: as measured before.", "SIZE|auto"

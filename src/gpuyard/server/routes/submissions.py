@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields as dataclass_fields
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, create_model
 
 from gpuyard.config import Settings
 from gpuyard.core.model import Request
@@ -20,40 +21,24 @@ from gpuyard.notify.subscriptions import is_url
 from gpuyard.predict.signatures import reads_text
 from gpuyard.server.request_fields import (
     WHOLE,
-    Adaptive,
-    ArrayWish,
-    Begin,
+    ArrayText,
     Command,
-    Deadline,
-    Dependency,
     Directory,
     Environment,
     Estimate,
-    File,
     From,
     GpuMemory,
     Gpus,
-    GpuShare,
     Grace,
-    Name,
-    Notice,
-    Notify,
-    NotifyOn,
-    OomRetries,
-    OpenMode,
-    Preemptible,
     Priority,
-    Profile,
-    Retries,
-    RetryDelay,
-    Signal,
-    SimulateUse,
     Tags,
     Text,
-    ThreadPercentage,
     TimeLimit,
     Word,
+    declared,
+    request_type,
 )
+from gpuyard.spec.fields import FIELDS
 from gpuyard.spec.notation import parse_array
 from gpuyard.spec.work import Work
 from gpuyard.units import check_signal
@@ -114,34 +99,49 @@ def share(memory: float | str | None) -> dict[str, Any]:
     return {"memory": memory, "compute": 0.0} if isinstance(memory, float | int) else {"memory": 0.0, "compute": 100.0}
 
 
-class AskedForJob(Asked):
+if TYPE_CHECKING:
+
+    class _JobFields(Asked):
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    _JobFields = create_model(
+        "_JobFields",
+        __base__=Asked,
+        **{
+            field.name: (request_type(field), field.default)
+            for field in FIELDS
+            if field.editable and field.name not in ("from", "tags", *(Asked.model_fields.keys() - {"gpu_memory"}))
+        },
+    )
+
+
+class AskedForJob(_JobFields):
     """What is asked for jobs, and may change while they wait."""
 
-    gpu_memory: GpuShare = None  # type: ignore[assignment]  # of a lease nothing can be found out
-    oom_retries: OomRetries = None
-    cap: Annotated[bool, Field(description="Whether its framework is told to keep to its share.")] = False
-    simulate_use: SimulateUse = None
-    mps: Annotated[bool, Field(description="Whether it is a client of MPS.")] = False
-    thread_percentage: ThreadPercentage = None
-    profile: Profile = None
-    name: Name = None
-    grace: Grace = None
-    requeue: bool = False
-    begin: Begin = None
-    deadline: Deadline = None
-    dependency: Dependency = None
-    retries: Retries = 0
-    retry_delay: RetryDelay = None
-    output: File = None
-    error: File = None
-    open_mode: OpenMode = None
-    slurm: Annotated[bool, Field(description="Whether it is given the variables that Slurm would give it.")] = False
-    preemptible: Preemptible = False
-    adaptive: Adaptive = False
-    signal: Signal = "TERM"
-    notice: Notice = None
-    notify: Notify = None
-    notify_on: NotifyOn = None
+    def _stored(self, names: Iterable[str], empty: Mapping[str, Any]) -> dict[str, Any]:
+        """These fields as `Work` has them; `empty`: where nothing is asked for."""
+        found: dict[str, Any] = {}
+        for name in names:
+            value = getattr(self, name)
+            if value is None or (name == "name" and not value):
+                value = empty[name]
+            found[name] = tuple(value) if isinstance(value, list) else value
+        if "signal" in found:
+            found["signal"] = check_signal(found["signal"])
+        if any(is_url(ref) for ref in found.get("notify", ())):
+            raise Bug("a URL to send notifications to would have come into the log; please report this")
+        return found
+
+
+_STORED = frozenset(field.name for field in FIELDS if field.stored and field.editable)
+_EMPTY = {field.name: field.default for field in dataclass_fields(Work)}
+
+
+def _empty(settings: Settings, command: Sequence[str]) -> dict[str, Any]:
+    """What a job's work is like where nothing is asked for."""
+    usual = {"grace": settings.grace, "oom_retries": settings.oom_retries, "name": program(command)}
+    return {**_EMPTY, **usual}
 
 
 class BatchRow(BaseModel):
@@ -159,17 +159,15 @@ class Submission(AskedForJob):
     """A job as its submitter describes it."""
 
     command: Command
-    directory: Annotated[
-        Text | None, Field(description="Where it runs: an absolute path, or ~/PATH; the home directory if not said.")
-    ] = None
+    directory: Annotated[Text | None, declared("directory")] = None
     environment: Annotated[
         Environment | None, Field(description="All of its environment; if not said, that of a login.")
     ] = None
-    variables: Annotated[Environment, Field(description="What comes on top of its environment.")] = {}
-    tags: Tags = []
+    variables: Annotated[Environment, declared("variables")] = {}  # noqa: RUF012  # pydantic copies defaults
+    tags: Tags = []  # noqa: RUF012
     umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit."), WHOLE] = 0o022
     hold: bool = False
-    array: ArrayWish = None
+    array: ArrayText = None
     script: Annotated[Text | None, Field(description="A text that is run in place of the command's first word.")] = None
     own_id: Annotated[bool, Field(description="Whether `{id}` in its command is its id.")] = False
     row: Annotated[BatchRow | None, Field(description="Of a batch: where it stands in the file.")] = None
@@ -195,38 +193,20 @@ class Submission(AskedForJob):
             raise UserError("a thread percentage is for clients of MPS: give --mps as well, or leave it out")
         if self.notice and self.notice >= (self.time_limit or math.inf):
             raise UserError("the signal would come before it begins: let its notice be shorter than its time limit")
+        stored = self._stored(_STORED, _empty(settings, self.command))
+        if self.retries and self.retry_delay is None:
+            stored["retry_delay"] = RETRY_DELAY
+        simulated = bool(settings.simulate_gpus)
+        stored["simulate_use"] = said_use(self.simulate_use, self.environment or {}, self.command, simulated=simulated)
         return Work(
             command=tuple(self.command),
             directory=directory,
-            name=self.name or program(self.command),
-            tags=tuple(self.tags),
-            time_limit=self.time_limit,
-            grace=settings.grace if self.grace is None else self.grace,
-            requeue=self.requeue,
             output_limit=settings.output_limit,
             umask=self.umask,
             estimated=self.estimated,
-            retries=self.retries,
-            retry_delay=RETRY_DELAY if self.retries and self.retry_delay is None else self.retry_delay or 0.0,
-            output=self.output or "",
-            error=self.error or "",
-            open_mode=self.open_mode or "",
-            slurm=self.slurm,
-            signal=check_signal(self.signal),
-            notice=self.notice or 0.0,
-            notify=checked_refs(self.notify or ()),
-            notify_on=tuple(self.notify_on or ()),
-            simulate_use=said_use(
-                self.simulate_use, self.environment or {}, self.command, simulated=bool(settings.simulate_gpus)
-            ),
             auto_memory=self.gpu_memory == "auto" or (self.gpu_memory is None and bool(self.profile)),
-            oom_retries=settings.oom_retries if self.oom_retries is None else self.oom_retries,
-            cap=self.cap,
-            adaptive=self.adaptive,
-            mps=self.mps,
-            thread_percentage=self.thread_percentage or 0.0,
-            profile=self.profile or "",
             row=None if row is None else (row.number, row.wave, row.epochs, row.priority),
+            **stored,
         )
 
     def _notice(self, settings: Settings) -> float:
@@ -284,13 +264,6 @@ class Batch(BaseModel):
         return one.model_copy(update=more) if more else one
 
 
-def checked_refs(refs: Sequence[str]) -> tuple[str, ...]:
-    """Who is to be told of a job, as the log may have it: a URL, which is a secret, has been replaced by then."""
-    if any(is_url(ref) for ref in refs):
-        raise Bug("a URL to send notifications to would have come into the log; please report this")
-    return tuple(refs)
-
-
 def _check_script(script: str | None) -> None:
     if script is not None and len(script) > MOST_SCRIPT:
         raise UserError(f"the script has more than {MOST_SCRIPT // 2**20} MiB; let it be short, and call the rest")
@@ -319,14 +292,6 @@ class PolicyChoice(BaseModel):
     ] = False
 
 
-_EMPTY: dict[str, Any] = {
-    "tags": (), "time_limit": None, "requeue": False, "retries": 0, "retry_delay": RETRY_DELAY, "output": "",
-    "error": "", "open_mode": "", "slurm": False, "signal": "TERM", "notice": 0.0, "notify": (), "notify_on": (),
-    "cap": False, "adaptive": False, "simulate_use": "", "mps": False, "thread_percentage": 0.0, "profile": "",
-}  # fmt: skip
-"""What work is like where a wish is taken back; its grace is then that of the settings."""
-
-
 class Changes(AskedForJob):
     """What a job is to ask for instead; what is left out stays, and null takes it back."""
 
@@ -344,20 +309,10 @@ class Changes(AskedForJob):
         return replace(changed, estimated=told), self._request(work, changed, request, settings)
 
     def _work(self, work: Work, settings: Settings) -> Work:
-        empty = {**_EMPTY, "grace": settings.grace}
-        given = {name: getattr(self, name) for name in empty.keys() & self.model_fields_set}
-        found = {name: empty[name] if value is None else value for name, value in given.items()}
-        found |= {name: tuple(found[name]) for name in ("tags", "notify_on") if name in found}
-        if "notify" in found:
-            found["notify"] = checked_refs(found["notify"])
+        empty = _empty(settings, work.command) | {"retry_delay": RETRY_DELAY}
+        found = self._stored(_STORED & self.model_fields_set, empty)
         if "gpu_memory" in self.model_fields_set:
             found |= {"auto_memory": self.gpu_memory == "auto", "asked_memory": 0.0}
-        if "oom_retries" in self.model_fields_set:
-            found["oom_retries"] = settings.oom_retries if self.oom_retries is None else self.oom_retries
-        if "name" in self.model_fields_set:
-            found["name"] = self.name or program(work.command)
-        if "signal" in found:
-            found["signal"] = check_signal(self.signal)
         if found.get("retries") and not work.retry_delay and "retry_delay" not in found:
             found["retry_delay"] = RETRY_DELAY
         return replace(work, **found)
@@ -407,7 +362,7 @@ class Copy(Changes):
     command: Command | None = None
     directory: Directory | None = None
     hold: bool = False
-    array: ArrayWish = None
+    array: ArrayText = None
 
     def copied(self, work: Work, request: Request, settings: Settings) -> JobRequest:
         """The new job; whom the old one had to follow, and when it was to begin, was for the old one."""
