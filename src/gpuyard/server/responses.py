@@ -182,7 +182,7 @@ def job_json(
 
 
 _TOLD_APART = ("name", "output", "error", "notify")
-_EMPTY = {field.name: [] if field.default == () else field.default for field in fields(Work)}
+_EMPTY: dict[str, Any] = {field.name: [] if field.default == () else field.default for field in fields(Work)}
 _STORED = [
     (field.told_as, field.name, _EMPTY[field.name], field.null_if_empty)
     for field in FIELDS

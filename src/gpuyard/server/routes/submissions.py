@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, create_model
 
@@ -102,6 +102,8 @@ def share(memory: float | str | None) -> dict[str, Any]:
 if TYPE_CHECKING:
 
     class _JobFields(Asked):
+        gpu_memory: float | Literal["auto"] | None  # type: ignore[assignment]  # of a lease nothing can be found out
+
         def __getattr__(self, name: str) -> Any: ...
 
 else:
