@@ -7,7 +7,7 @@ import math
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -23,7 +23,7 @@ from gpuyard.daemon.store.records import UNSAID, Row
 from gpuyard.daemon.store.views import TOTALS, JobView, energy_spent
 from gpuyard.spec.fields import FIELDS
 from gpuyard.spec.notation import AFTER
-from gpuyard.spec.work import Work
+from gpuyard.spec.work import DEFAULTS
 from gpuyard.units import format_duration
 
 _EXACT: ContextVar[bool] = ContextVar("exact", default=False)
@@ -182,9 +182,8 @@ def job_json(
 
 
 _TOLD_APART = ("name", "output", "error", "notify")
-_EMPTY: dict[str, Any] = {field.name: [] if field.default == () else field.default for field in fields(Work)}
 _STORED = [
-    (field.told_as, field.name, _EMPTY[field.name], field.null_if_empty)
+    (field.told_as, field.name, [] if DEFAULTS[field.name] == () else DEFAULTS[field.name], field.null_if_empty)
     for field in FIELDS
     if field.stored and field.editable and field.told_as and field.name not in _TOLD_APART
 ]

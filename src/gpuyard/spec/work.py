@@ -118,6 +118,9 @@ class Work:
         return cls(**with_tuples(data))
 
 
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Work)}
+
+
 def with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
     """Values as frozen classes have them: JSON knows lists only."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}

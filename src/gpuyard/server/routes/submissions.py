@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -40,7 +39,7 @@ from gpuyard.server.request_fields import (
 )
 from gpuyard.spec.fields import FIELDS
 from gpuyard.spec.notation import parse_array
-from gpuyard.spec.work import Work
+from gpuyard.spec.work import DEFAULTS, Work
 from gpuyard.units import check_signal
 
 RETRY_DELAY = 30.0
@@ -137,13 +136,12 @@ class AskedForJob(_JobFields):
 
 
 _STORED = frozenset(field.name for field in FIELDS if field.stored and field.editable)
-_EMPTY = {field.name: field.default for field in dataclass_fields(Work)}
 
 
 def _empty(settings: Settings, command: Sequence[str]) -> dict[str, Any]:
     """What a job's work is like where nothing is asked for."""
     usual = {"grace": settings.grace, "oom_retries": settings.oom_retries, "name": program(command)}
-    return {**_EMPTY, **usual}
+    return {**DEFAULTS, **usual}
 
 
 class BatchRow(BaseModel):
