@@ -29,9 +29,6 @@ from gpuyard.client.transport import (
     stream,
 )
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.spec.fields import FIELD
-from gpuyard.spec.job_field import JobField
-from gpuyard.spec.kinds import INSTANT, Moment
 
 
 def description(
@@ -79,20 +76,26 @@ def fields_body(wishes: Wishes) -> dict[str, Any]:
     found: dict[str, Any] = {**wishes}
     if "among" in found:
         found["from"] = found.pop("among")
-    for name, value in found.items():
-        field = FIELD.get(name)
-        if isinstance(value, str) and field is not None and field.kind.json == "number":
-            found[name] = _parsed(field, value)
+    if texts := {name: value for name, value in found.items() if isinstance(value, str)}:
+        found |= _parsed(texts)
     return found
 
 
-def _parsed(field: JobField, text: str) -> Any:
-    try:
-        return field.kind.parse(text, Moment(time.time()))
-    except UserError as error:
-        if field.kind is INSTANT:
-            raise
-        raise UserError(f"{field.name}: {error}") from None
+def _parsed(texts: Mapping[str, str]) -> dict[str, Any]:
+    """The numbers among texts: those of durations, times and sizes."""
+    from gpuyard.spec.fields import FIELD  # here, because a client without them is to be imported quickly
+    from gpuyard.spec.kinds import INSTANT, Moment
+
+    found: dict[str, Any] = {}
+    for name, text in texts.items():
+        kind = FIELD[name].kind if name in FIELD else None
+        if kind is None or kind.json != "number":
+            continue
+        try:
+            found[name] = kind.parse(text, Moment(time.time()))
+        except UserError as error:
+            raise UserError(str(error) if kind is INSTANT else f"{name}: {error}") from None
+    return found
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
