@@ -322,8 +322,8 @@ def _ordered(entries: Sequence[_Entry]) -> list[_Entry]:
     place = {number: position for position, number in enumerate(order)}
     for number in order:
         entry = entries[number]
-        dependency = _with_places(entry.request.dependency, names, place, number)
-        entry.request = replace(entry.request, dependency=dependency)
+        changed: dict[str, Any] = {"dependency": _with_places(entry.request.dependency, names, place, number)}
+        entry.request = replace(entry.request, **changed)
     return [entries[number] for number in order]
 
 

@@ -101,7 +101,7 @@ def share(memory: float | str | None) -> dict[str, Any]:
 if TYPE_CHECKING:
 
     class _JobFields(Asked):
-        gpu_memory: float | Literal["auto"] | None  # type: ignore[assignment]  # of a lease nothing can be found out
+        gpu_memory: float | Literal["auto"] | None = None  # type: ignore[assignment]  # of a lease nothing can be found out
 
         def __getattr__(self, name: str) -> Any: ...
 
