@@ -182,18 +182,18 @@ def job_json(
 
 
 _TOLD_APART = ("name", "output", "error", "notify")
-_STORED = [
-    (field.told_as, field.name, [] if DEFAULTS[field.name] == () else DEFAULTS[field.name], field.null_if_empty)
+_UNSAID: dict[str, Any] = {
+    field.name: (DEFAULTS[field.name] or None) if field.null_if_empty else DEFAULTS[field.name]
     for field in FIELDS
     if field.stored and field.editable and field.told_as and field.name not in _TOLD_APART
-]
+}
+_UNSAID |= {name: [] for name, value in _UNSAID.items() if value == ()}
+"""What a job's JSON has where its work does not say otherwise."""
 
 
 def stored_fields(work: Mapping[str, Any]) -> dict[str, Any]:
-    """What a job asks for, of the fields that its work has and that are told as they are."""
-    return {
-        told: (work.get(name, empty) or None) if null else work.get(name, empty) for told, name, empty, null in _STORED
-    }
+    """What a job asks for, of the fields that are told as its work has them."""
+    return {**_UNSAID, **{name: value for name, value in work.items() if name in _UNSAID}}
 
 
 def _sharing(view: JobView, measured: Mapping[str, Any] | None) -> dict[str, Any]:

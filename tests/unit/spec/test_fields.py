@@ -76,6 +76,7 @@ def test_defaults_are_within_limits_and_survive_being_written() -> None:
 
 def test_work_keeps_what_the_table_says() -> None:
     assert {field.name for field in FIELDS if field.stored} <= DEFAULTS.keys()
+    assert all(field.told_as in (field.name, "") for field in FIELDS if field.stored)
 
 
 def test_what_can_change_while_a_job_runs_can_change_while_it_waits() -> None:

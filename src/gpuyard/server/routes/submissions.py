@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -120,14 +120,16 @@ else:
 class AskedForJob(_JobFields):
     """What is asked for jobs, and may change while they wait."""
 
-    def _stored(self, names: Iterable[str], empty: Mapping[str, Any]) -> dict[str, Any]:
-        """These fields as `Work` has them; `empty`: where nothing is asked for."""
+    def _stored(self, names: Iterable[str], settings: Settings, command: Sequence[str]) -> dict[str, Any]:
+        """These fields as `Work` has them, with what the settings say where nothing is asked for."""
         found: dict[str, Any] = {}
         for name in names:
             value = getattr(self, name)
-            if value is None or (name == "name" and not value):
-                value = empty[name]
+            if value is None:
+                value = getattr(settings, name) if name in _IN_SETTINGS else DEFAULTS[name]
             found[name] = tuple(value) if isinstance(value, list) else value
+        if "name" in found:
+            found["name"] = found["name"] or program(command)
         if "signal" in found:
             found["signal"] = check_signal(found["signal"])
         if any(is_url(ref) for ref in found.get("notify", ())):
@@ -136,12 +138,7 @@ class AskedForJob(_JobFields):
 
 
 _STORED = frozenset(field.name for field in FIELDS if field.stored and field.editable)
-
-
-def _empty(settings: Settings, command: Sequence[str]) -> dict[str, Any]:
-    """What a job's work is like where nothing is asked for."""
-    usual = {"grace": settings.grace, "oom_retries": settings.oom_retries, "name": program(command)}
-    return {**DEFAULTS, **usual}
+_IN_SETTINGS = ("grace", "oom_retries")
 
 
 class BatchRow(BaseModel):
@@ -193,7 +190,7 @@ class Submission(AskedForJob):
             raise UserError("a thread percentage is for clients of MPS: give --mps as well, or leave it out")
         if self.notice and self.notice >= (self.time_limit or math.inf):
             raise UserError("the signal would come before it begins: let its notice be shorter than its time limit")
-        stored = self._stored(_STORED, _empty(settings, self.command))
+        stored = self._stored(_STORED, settings, self.command)
         if self.retries and self.retry_delay is None:
             stored["retry_delay"] = RETRY_DELAY
         simulated = bool(settings.simulate_gpus)
@@ -309,11 +306,11 @@ class Changes(AskedForJob):
         return replace(changed, estimated=told), self._request(work, changed, request, settings)
 
     def _work(self, work: Work, settings: Settings) -> Work:
-        empty = _empty(settings, work.command) | {"retry_delay": RETRY_DELAY}
-        found = self._stored(_STORED & self.model_fields_set, empty)
+        found = self._stored(_STORED & self.model_fields_set, settings, work.command)
         if "gpu_memory" in self.model_fields_set:
             found |= {"auto_memory": self.gpu_memory == "auto", "asked_memory": 0.0}
-        if found.get("retries") and not work.retry_delay and "retry_delay" not in found:
+        taken_back = "retry_delay" in found and self.retry_delay is None
+        if taken_back or (found.get("retries") and not work.retry_delay and "retry_delay" not in found):
             found["retry_delay"] = RETRY_DELAY
         return replace(work, **found)
 
