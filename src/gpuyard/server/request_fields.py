@@ -19,9 +19,9 @@ from gpuyard.units import check_share
 
 _LARGEST = 2e10  # seconds since the epoch; pydantic would take more for milliseconds
 LAST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
-"""The last time that anybody may mean."""
+"""The latest time that is accepted."""
 ONE_WORD = r"^[^\s/\x00]*$"
-"""What has a place in an address."""
+"""A text that can be part of a URL path."""
 
 
 def _text(value: Any) -> str:
@@ -38,7 +38,7 @@ def _text(value: Any) -> str:
 
 
 def _environment(value: Any) -> dict[str, str]:
-    """Such texts by name; all at once, since there are many."""
+    """Such texts by name; checked all at once, because there are many."""
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in (*value, *value.values())):
         raise ValueError("must be texts by name")
     _text("".join((*value, *value.values())))
@@ -59,7 +59,7 @@ def _whole(value: Any) -> Any:
 
 
 def _complete(value: str | None) -> str | None:
-    """What is looked for in the store, which knows no half characters."""
+    """A text for the store, which takes no lone surrogates."""
     try:
         (value or "").encode()
     except UnicodeEncodeError:
@@ -68,7 +68,7 @@ def _complete(value: str | None) -> str | None:
 
 
 def _told_plainly(value: Any) -> Any:
-    """What is no number of seconds, and no time in ISO-8601, is not guessed at."""
+    """Accept only numbers of seconds and ISO-8601."""
     if isinstance(value, str) and value[4:5] != "-":
         raise ValueError("must be a time in ISO-8601, as in 2026-11-16T09:00:00+01:00")
     if isinstance(value, bool) or (isinstance(value, int | float) and not 0 <= value <= _LARGEST):
@@ -77,7 +77,7 @@ def _told_plainly(value: Any) -> Any:
 
 
 def _since(value: Any) -> Any:
-    """The same in a query, where a number is a text as well."""
+    """In a query, numbers are texts too."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -92,21 +92,19 @@ def _timestamp(value: datetime) -> float:
 
 
 def _instant(value: datetime | None) -> datetime | None:
-    """A time that people may mean, and that can be told in every zone."""
+    """A time that can be expressed in every zone."""
     if value is not None and not 0 <= _timestamp(value) <= LAST:
         raise ValueError("must be a time between 1970 and 9000")
     return value
 
 
 def _scope(value: list[int] | None) -> list[int] | None:
-    """GPUs, if any are named at all."""
     if value is not None and not value:
         raise ValueError("names no GPU; leave it out if any will do")
     return value
 
 
 def _share(value: float | None) -> float | None:
-    """Memory of a GPU that somebody may mean."""
     try:
         if value is not None:
             check_share(value)

@@ -27,7 +27,7 @@ _EDITED = {field.key: field for field in sorted(FIELDS, key=lambda field: field.
 
 
 def in_editor(job: Job, apply: Callable[[dict[str, Any]], T]) -> T | None:
-    """Apply what somebody changes in a job's description; None if they leave it as it is.
+    """Apply the changes that the user makes to a job's description in an editor; None if there are none.
 
     What they wrote is kept where it cannot be used.
     """
@@ -62,7 +62,7 @@ def _changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 
 def described(job: Job) -> dict[str, Any]:
-    """What may be changed of a job, as it is."""
+    """A job's editable fields with their present values."""
     return {key: _described(field, job) for key, field in _EDITED.items()}
 
 
@@ -108,7 +108,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _text(value: Any) -> Any:
-    """A value as it reads in the file: what was a number is a text when it comes back."""
+    """A value as the file has it: numbers come back as texts."""
     if isinstance(value, list):
         return [str(part) for part in value] or None
     if value is None or value == "[]":
@@ -119,7 +119,6 @@ def _text(value: Any) -> Any:
 
 
 def _body(changed: dict[str, Any]) -> dict[str, Any]:
-    """Changes as the API takes them."""
     from gpuyard.cli.jobs.edit import changes_of
     from gpuyard.cli.jobs.job_options import Edits
 

@@ -25,7 +25,7 @@ from gpuyard.spec.kinds import SWITCH, VARIABLES, Moment
 
 
 class _Place:
-    """Where something stands in a document of which no lines are known."""
+    """A place in a document whose line numbers are not known (TOML)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -54,14 +54,14 @@ def pairs(path: str, node: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, yaml.No
 
 
 def scalar(path: str, node: yaml.Node) -> str:
-    """A text as it stands there: 16:00 is no number here."""
+    """A scalar's text as written: 16:00 is no number here."""
     if not isinstance(node, yaml.ScalarNode):
         raise UserError(f"{at(path, node)}: one value is expected here")
     return str(node.value)
 
 
 def compose_toml(path: str) -> yaml.Node:
-    """A TOML file as the nodes that YAML would make of the same."""
+    """A TOML file as YAML nodes."""
     try:
         with open(path, "rb") as file:
             found = tomllib.load(file, parse_float=str)
@@ -128,7 +128,6 @@ def _copies(path: str, job: yaml.Node, shared: list[list[Parameters]], for_all: 
 
 
 def _choices(path: str, kind: str, node: yaml.Node) -> list[Parameters]:
-    """What parameters may be, each choice by itself."""
     if kind == "params":
         if not isinstance(node, yaml.SequenceNode) or not node.value:
             raise UserError(f"{at(path, node)}: params is a list of choices, as in: - {{lr: 0.1, seed: 1}}")
@@ -157,7 +156,6 @@ def _values(path: str, name: str, node: yaml.Node) -> list[str]:
 
 
 def _filled(node: yaml.Node, filling: Filling, values: Parameters) -> yaml.Node:
-    """The same with the values in its texts."""
     if isinstance(node, yaml.ScalarNode):
         text = filling.fill(node.value, values)
         return node if text == node.value else yaml.ScalarNode(node.tag, text, node.start_mark)
@@ -193,7 +191,7 @@ class _Entry:
 
 
 def read_jobs(path: str, given: Request, *, elsewhere: bool = False) -> list[dict[str, Any]]:
-    """The jobs of a file as the daemon wants to be told of them, in an order in which each follows earlier ones only.
+    """The jobs of a file as requests to the API, each after those that it depends on.
 
     What the command line gives goes before what the file says.
     """
@@ -268,7 +266,6 @@ def _entry(path: str, node: yaml.Node, common: Mapping[str, Any], given: Request
 
 
 def _read(path: str, node: yaml.Node) -> dict[str, Any]:
-    """Keys and values as the options that they stand for."""
     found: dict[str, Any] = {}
     for key, value in pairs(path, node):
         if key.value in _OWN:

@@ -25,7 +25,6 @@ _SENT_AS_WRITTEN = (DEPENDENCY, ARRAY)
 
 
 def option(field: JobField) -> Any:
-    """A field as an option of typer's."""
     declared = field.option
     assert declared is not None
     least, most = (field.least, field.most) if field.kind.option in (int, float) else (None, None)
@@ -66,13 +65,13 @@ class Edits(_EditOptions):
     """What may also be changed later."""
 
     def over(self: T, other: Edits) -> T:
-        """These, and of the other ones what is not among these."""
+        """These options, and the other's where these were not given."""
         mine = {f.name for f in fields(self)}
         left = {f.name: getattr(other, f.name) for f in fields(other) if f.name in mine and not given(self, f.name)}
         return replace(self, **left)
 
     def body(self) -> dict[str, Any]:
-        """What was given, as the API takes it; mistakes are told before anything is sent."""
+        """The given options as the API takes them; errors are raised before anything is sent."""
         found: dict[str, Any] = {}
         for field in option_fields():
             if field.option and not field.option.local and given(self, field.attribute):
@@ -94,18 +93,16 @@ class Options(_NewJobOptions):
     """What may be asked for a new job."""
 
     def directory(self) -> str:
-        """Where to run it."""
         directory = os.path.abspath(os.path.expanduser(self.chdir)) if self.chdir else os.getcwd()
         if not os.path.isdir(directory):
             raise UserError(f"there is no directory {directory}; give another --chdir")
         return directory
 
     def environment(self) -> dict[str, str]:
-        """The variables that it gets."""
         return _exported(self.export or "ALL") | self._named()
 
     def variables(self) -> dict[str, str]:
-        """Those that are named: all that a job elsewhere gets of this environment."""
+        """The named variables: a job on another machine gets no others of this environment."""
         names = (part for part in (self.export or "").split(",") if part not in ("ALL", "NONE", "NIL"))
         return _exported_too(names) | self._named()
 
@@ -120,7 +117,7 @@ class Options(_NewJobOptions):
 
 
 _ALWAYS = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ")
-"""Variables that a job gets also if it is to get none."""
+"""Variables that a job gets even with `--export NONE`."""
 
 
 def _exported(text: str) -> dict[str, str]:
@@ -134,7 +131,7 @@ def _exported(text: str) -> dict[str, str]:
 
 
 def _exported_too(names: Iterable[str]) -> dict[str, str]:
-    """Variables that are named, each as it is here unless its value is given."""
+    """Named variables, with the values of this environment where none is given."""
     found: dict[str, str] = {}
     for part in names:
         name, equals, value = part.partition("=")
@@ -152,7 +149,6 @@ def given(options: Edits, name: str) -> bool:
 
 
 def _read(field: JobField, value: Any) -> dict[str, Any]:
-    """What an option says, as the API takes it."""
     if not isinstance(value, str) or field.kind in _SENT_AS_WRITTEN:
         return {field.name: value}
     if field.kind is DURATION:
@@ -165,7 +161,7 @@ def _read(field: JobField, value: Any) -> dict[str, Any]:
 
 
 def duration(option: str, text: str | None, *, none: bool = True) -> float | None:
-    """Seconds, from what an option was given; whether it may be no time at all."""
+    """Seconds of an option's text; `none`: whether 0 is allowed."""
     if text is None:
         return None
     seconds = parse_duration(text)

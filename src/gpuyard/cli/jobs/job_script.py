@@ -70,12 +70,12 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class Translation:
-    """What the lines come to."""
+    """The translation of #SBATCH lines."""
 
     lines: list[Line] = field(default_factory=list)
-    """Options of ours."""
+    """Options of gpuyard."""
     variables: dict[str, str] = field(default_factory=dict)
-    """What Slurm would tell the job of them."""
+    """Environment variables that Slurm would set."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -88,7 +88,7 @@ class _Option(NamedTuple):
 
 
 def translate(lines: Sequence[Line]) -> Translation:
-    """#SBATCH lines as options of ours, with a warning for whatever has no meaning here."""
+    """#SBATCH lines as options of gpuyard, with a warning for each that has no meaning here."""
     found = Translation()
     options = [option for line in lines for option in _options(line)]
     tasks = next((_number(o) for o in reversed(options) if o.name in ("ntasks", "ntasks-per-node")), 1)
@@ -121,7 +121,6 @@ def _options(line: Line) -> Iterator[_Option]:
 
 
 def _one(option: _Option, tasks: int, found: Translation) -> None:
-    """What one option comes to."""
     name = option.name
     if name in _MEANT:
         words, warning = _MEANT[name](option, tasks)
@@ -147,11 +146,11 @@ _MAIL_TYPES = {
     "BEGIN": ["start"], "END": ["finish", "failure", "timeout"], "FAIL": ["failure", "timeout"],
     "TIME_LIMIT": ["timeout"], "ALL": ["start", "finish", "failure", "timeout"], "ARRAY_TASKS": ["tasks"],
 }  # fmt: skip
-"""What Slurm sends mail of, in our words."""
+"""Slurm's mail types as events of notifications."""
 
 
 def _mail(options: Sequence[_Option], found: Translation) -> None:
-    """Who is told of what: an address, or whoever has subscribed to it (`gpuyard notify`)."""
+    """Translate --mail-type and --mail-user: to an address, or to the subscriptions (`gpuyard notify`)."""
     types = next((option for option in reversed(options) if option.name == "mail-type"), None)
     user = next((option for option in reversed(options) if option.name == "mail-user"), None)
     if types is None:
@@ -237,7 +236,7 @@ def _time(option: _Option, tasks: int) -> _Meaning:
 
 
 def slurm_seconds(text: str) -> int | None:
-    """Seconds in Slurm's `minutes`, `m:s`, `h:m:s`, `d-h`, `d-h:m` or `d-h:m:s`; None if it is nothing of the kind."""
+    """Seconds in Slurm's `minutes`, `m:s`, `h:m:s`, `d-h`, `d-h:m` or `d-h:m:s`; None for any other text."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
         return None
@@ -284,7 +283,7 @@ _SEVERAL = tuple(one.attribute for one in FIELDS if one.option and one.kind.opti
 
 
 def read_script(path: str) -> tuple[str, Options, dict[str, str]]:
-    """The script's text, what its lines ask for, and the variables that they bring; what is ignored is told."""
+    """The script's text, the options of its lines, and variables for the job; ignored lines are reported."""
     with open(path, "rb") as file:
         data = file.read(_MOST + 1)
     if len(data) > _MOST:
@@ -323,7 +322,7 @@ def _lines(text: str, name: str) -> tuple[list[Line], list[Line]]:
 
 
 def _together(lines: Iterable[Line]) -> Options:
-    """What all lines ask for; a later one goes before an earlier one."""
+    """The options of all lines; a later line overrides an earlier one."""
     found = Options()
     for line in lines:
         asked = read_options(line.words, line.where)
@@ -335,7 +334,7 @@ def _together(lines: Iterable[Line]) -> Options:
 
 
 def read_options(words: Sequence[str], where: str) -> Options:
-    """Options as a command line has them, from some other place."""
+    """Options from words that are not on the command line."""
     try:
         context = _reader().make_context("gpuyard submit", list(words))
     except UserError as error:
@@ -349,7 +348,7 @@ def read_options(words: Sequence[str], where: str) -> Options:
 
 @cache
 def _reader() -> Any:
-    """A command that does nothing, but can read the options."""
+    """A command that only parses the options."""
 
     @option_groups
     def read(options: Options) -> None:

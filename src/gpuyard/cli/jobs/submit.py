@@ -26,7 +26,7 @@ _SHIMS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))
 """Stand-ins for Slurm's programs, which come last in the PATH of a job that was written for Slurm."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where a shell looks that is told nothing else."""
+"""A shell's default PATH."""
 
 
 def check_program(word: str, directory: str, environment: Mapping[str, str], *, slurm: bool, later: bool) -> None:
@@ -47,7 +47,7 @@ def check_program(word: str, directory: str, environment: Mapping[str, str], *, 
 
 
 def missing(word: str) -> str | None:
-    """What is wrong with a word that looks like a file's name, where there is no such file here."""
+    """What is wrong with a word that looks like a file's name, if there is no such file."""
     if os.path.exists(word) or ("/" not in word and "." not in word):
         return None
     return f"there is no such file here{_near(os.path.abspath(word))}"
@@ -98,7 +98,7 @@ def check_lines(path: str, word: str, *, options: bool = False) -> None:
 
 
 def without_undeliverable_mail(wanted: dict[str, Any], client: Client) -> dict[str, Any]:
-    """The same job, without addresses that nothing can be sent to: a script for Slurm is to run all the same."""
+    """The job without addresses that no mail can be sent to, so that a script for Slurm still runs."""
     addresses = [text for text in wanted.get("notify") or () if "@" in text and "://" not in text]
     if not addresses or not wanted.get("slurm") or client.can_mail():
         return wanted
@@ -120,12 +120,12 @@ Command = Annotated[
 
 @dataclass(frozen=True)
 class Request(Options):
-    """What is to run and what it needs: options of submit and of run."""
+    """The command, and its options: those of submit and of run."""
 
     command: Command = None
 
     def describe(self, *, in_place: bool = False, elsewhere: bool = False) -> dict[str, Any]:
-        """The job as the daemon wants to be told of it; mistakes are told before anything is sent.
+        """The job as a request to the API; errors are raised before anything is sent.
 
         A script's lines are read, unless it is to be run in place, like any command. For a daemon elsewhere, nothing of
         this machine counts but the script, and what is said.
@@ -162,7 +162,6 @@ class Request(Options):
 def _for_here(
     options: Options, words: list[str], body: dict[str, Any], more: dict[str, str], check: bool
 ) -> dict[str, Any]:
-    """A job of this directory and environment; whether the command is there is checked."""
     from gpuyard.client.connection import description
 
     directory, environment, slurm = options.directory(), options.environment(), bool(body.get("slurm"))
@@ -177,7 +176,6 @@ def _for_here(
 def _for_elsewhere(
     options: Options, words: list[str], body: dict[str, Any], more: dict[str, str], check: bool
 ) -> dict[str, Any]:
-    """A job of a directory and an environment elsewhere; a name that may be mistyped is told."""
     from gpuyard.client.connection import remote_description
 
     if options.chdir and not options.chdir.startswith(("/", "~")):
@@ -198,7 +196,7 @@ _SHELLS = frozenset((b"sh", b"bash", b"dash", b"zsh", b"ksh", b"fish", b"tcsh", 
 
 
 def _script(path: str) -> str | None:
-    """The path of a script that is to be kept as it is now: a shell's, or one with lines for us."""
+    """The path, if it is a script to be stored with the job: a shell script, or one with lines for gpuyard."""
     try:
         with open(path, "rb") as file:
             if file.read(2) != b"#!":
@@ -223,7 +221,6 @@ def _warn_of_deadline(body: Mapping[str, Any]) -> None:
 
 
 def _warn_of_real_gpus(wanted: list[dict[str, Any]], client: Client) -> None:
-    """Tell whoever says what jobs use of simulated GPUs where there are none."""
     if any(one.get("simulate_use") for one in wanted) and not client.gpus()["simulated"]:
         output.say("warning: --simulate-use is for simulated GPUs; of real ones it is measured what a job uses")
 
@@ -245,7 +242,6 @@ def send(context: typer.Context, request: Request, client: Client) -> str:
 
 
 def _tell_where(who: str, wanted: list[dict[str, Any]], client: Client) -> None:
-    """Tell where jobs are to run, if that is not here."""
     if client.host is None:
         return
     places = ", ".join(dict.fromkeys(one.get("directory", "your home directory") for one in wanted))
@@ -255,7 +251,6 @@ def _tell_where(who: str, wanted: list[dict[str, Any]], client: Client) -> None:
 
 
 def _mailed(wanted: list[dict[str, Any]], client: Client) -> list[dict[str, Any]]:
-    """The same jobs; of those that want mail which cannot be sent, what can be done is done."""
     if not any(one.get("notify") for one in wanted):
         return wanted
 

@@ -30,7 +30,7 @@ EDITED = [FIELD[name] for _, name in _ENTRIES]
 
 
 def current_text(field: JobField, job: Facts) -> str:
-    """What a job asks for now, as it can be typed again."""
+    """The present value as an input text."""
     value = job.get(field.told_as)
     if field.kind is SHARE and job["gpu_memory_asked"] == "auto":
         return "auto"
@@ -46,7 +46,7 @@ def editable_fields(job: Facts) -> list[JobField]:
 
 
 def changes(job: Facts, given: Mapping[str, str], instant: Callable[[str], str]) -> dict[str, Any]:
-    """What is to change, as the API takes it: what differs from what is there."""
+    """The changed fields, as the API takes them."""
     found: dict[str, Any] = {}
     for field in EDITED:
         text = given.get(field.name, current_text(field, job)).strip()

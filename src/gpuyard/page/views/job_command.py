@@ -61,7 +61,7 @@ def command_line(form: Form, moment: Moment, wrong: frozenset[str] = frozenset()
 
 
 def clone_line(id: str, form: Form, former: Form, moment: Moment, wrong: frozenset[str] = frozenset()) -> str:
-    """`gpuyard clone ID ...`: only what is to be different."""
+    """`gpuyard clone ID ...` with the changed fields only."""
     found = ["gpuyard", "clone", id]
     for name in _changed(form, former):
         if name in wrong or name == "command":
@@ -78,7 +78,7 @@ def clone_line(id: str, form: Form, former: Form, moment: Moment, wrong: frozens
 
 
 def clone_body(form: Form, former: Form, moment: Moment) -> RequestBody:
-    """What is to be posted for a copy: only what is to be different, null for what is taken back."""
+    """The request for a copy: the changed fields only, null for those that are taken back."""
     found: RequestBody = {}
     for name in _changed(form, former):
         text = text_of(form, name)
@@ -121,7 +121,7 @@ _USUAL = {"retry_delay": 30.0, "grace": 10.0}
 
 
 def form_of(job: dict[str, Any]) -> dict[str, str | bool]:
-    """The form as it would have been filled for a job; when it was to begin, and after whom, was for that one."""
+    """The form filled from a job, without its begin time, deadline and dependencies."""
     found: dict[str, str | bool] = {"command": shlex.join(job["command"])}
     for form_name, field in FORM_FIELDS.items():
         if form_name not in _NOT_COPIED:

@@ -23,7 +23,7 @@ RequestBody = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The GPUs that there are; none if nobody knows."""
+    """The machine's GPUs; none if they are not known."""
 
     gpus: tuple[int, ...] = ()
     memory: float = math.inf
@@ -32,31 +32,27 @@ class Machine:
 
 @dataclass(slots=True)
 class ParsedForm:
-    """What a form says."""
-
     body: RequestBody = field(default_factory=dict)
-    """What is to be posted."""
+    """The body of the request."""
     errors: dict[str, str] = field(default_factory=dict)
-    """What is wrong, as a sentence, by field."""
+    """Sentences by field."""
     warnings: dict[str, str] = field(default_factory=dict)
-    """What may not be meant so."""
+    """Sentences by field; they do not keep the form from being sent."""
     wrap: str = ""
-    """The command as a shell would be given it, where it looks as if that was meant."""
+    """The command wrapped in a shell, if it looks like shell syntax."""
 
 
 def text_of(form: Form, name: str) -> str:
-    """What a field holds, without blanks around it."""
     value = form.get(name, "")
     return value.strip() if isinstance(value, str) else ""
 
 
 def ticked(form: Form, name: str) -> bool:
-    """Whether a box is ticked."""
     return form.get(name) is True
 
 
 def parse_form(form: Form, moment: Moment, machine: Machine | None = None) -> ParsedForm:
-    """What a form says, as of a moment; what is wrong is told, and what cannot be on this machine."""
+    """The request that a form describes, with its errors, including what this machine cannot do."""
     found = ParsedForm({"command": [], "gpus": 1})
     _read_command(form, found)
     found.body["directory"] = text_of(form, "directory") or HOME
@@ -196,7 +192,6 @@ def _check_together(found: ParsedForm, moment: Moment) -> None:
 
 
 def _check_machine(found: ParsedForm, machine: Machine) -> None:
-    """What can never be, on this machine."""
     count, known = found.body["gpus"], set(machine.gpus)
     named = found.body.get("from", ())
     if known and (strange := [index for index in named if index not in known]):
@@ -217,17 +212,17 @@ _BY_REQUEST = {"notice": "signal", "environment": "variables"} | {
 
 
 _ABOUT = {" follow": "dependency", "subscription": "notify"}
-"""Fields that a complaint is about which begins with another word."""
+"""Words of the daemon's messages that tell the field."""
 
 
 def field_of(where: str) -> str:
-    """The field that a complaint of the daemon is about; empty if it is none of the form's."""
+    """The form's field that a part of a request belongs to; empty if there is none."""
     name = where.partition(".")[0].removesuffix("_")
     return _BY_REQUEST.get(name, name if name in ("command", *FORM_FIELDS) else "")
 
 
 def errors_by_field(detail: str, errors: list[dict[str, str]]) -> dict[str, str]:
-    """What the daemon refused, by field; under no name what is about no field."""
+    """The daemon's errors by field; those about no field under an empty name."""
     found: dict[str, str] = {}
     where = next((name for word, name in _ABOUT.items() if word in detail), re.split(r"[\s:]", detail, maxsplit=1)[0])
     for error in errors or [{"where": where, "message": detail}]:
@@ -237,5 +232,5 @@ def errors_by_field(detail: str, errors: list[dict[str, str]]) -> dict[str, str]
 
 
 def program(command: list[str]) -> str:
-    """What a command is called if nobody says."""
+    """A command's default name."""
     return os.path.basename(command[0]) if command else ""

@@ -43,12 +43,12 @@ from gpuyard.spec.work import DEFAULTS, Work
 from gpuyard.units import check_signal
 
 RETRY_DELAY = 30.0
-"""Seconds before the first retry, if nobody says otherwise."""
+"""Default number of seconds before the first retry."""
 MOST_SCRIPT = 2**22
 
 
 def program(command: Sequence[str]) -> str:
-    """What a command is called, with a mark in place of every byte that is no UTF-8: SQLite takes none of those."""
+    """A command's name; bytes that are not UTF-8 are replaced, because SQLite does not take them."""
     return os.fsencode(command[0].rpartition("/")[2]).decode(errors="replace")
 
 
@@ -73,11 +73,9 @@ class Asked(BaseModel):
 
     @property
     def estimated(self) -> bool:
-        """Whether anybody said how long it takes."""
         return self.estimate is not None or self.time_limit is not None
 
     def request(self, settings: Settings) -> Request:
-        """What a policy may know of it."""
         return self._request_with(settings, preemptible=False)
 
     def _request_with(self, settings: Settings, **more: Any) -> Request:
@@ -94,7 +92,7 @@ class Asked(BaseModel):
 
 
 def share(memory: float | str | None) -> dict[str, Any]:
-    """What a request says of a share of GPUs; what is to be found out is a whole one until then."""
+    """The part of a `Request` about a share; `auto` is a whole GPU until the share is known."""
     return {"memory": memory, "compute": 0.0} if isinstance(memory, float | int) else {"memory": 0.0, "compute": 100.0}
 
 
@@ -170,14 +168,13 @@ class Submission(AskedForJob):
     row: Annotated[BatchRow | None, Field(description="Of a batch: where it stands in the file.")] = None
 
     def wanted(self, settings: Settings) -> JobRequest:
-        """The job, or the array, as the desk takes it; whose it is, is not for the submitter to say."""
+        """The job, or the array, for the daemon's intake; the server adds the user."""
         return JobRequest(
             self.work(settings), self.request(settings), self.environment or {}, self.hold, self.dependency or "",
             self.array or "", self.script or "", self.own_id,
         )  # fmt: skip
 
     def work(self, settings: Settings) -> Work:
-        """What it is to run."""
         directory, row = self.directory or "", self.row
         check_command(self.command, directory)
         _check_script(self.script)
@@ -207,11 +204,9 @@ class Submission(AskedForJob):
         )
 
     def _notice(self, settings: Settings) -> float:
-        """Seconds that it may take to stop."""
         return self.notice or (settings.grace if self.grace is None else self.grace)
 
     def request(self, settings: Settings) -> Request:
-        """What a policy may know of it."""
         return self._request_with(
             settings,
             preemptible=self.preemptible,
@@ -249,7 +244,6 @@ class Batch(BaseModel):
     ] = False
 
     def complete(self) -> list[Submission]:
-        """The jobs, each with its environment."""
         return [self._complete(number, one) for number, one in enumerate(self.jobs, 1)]
 
     def _complete(self, number: int, one: Submission) -> Submission:
@@ -296,11 +290,11 @@ class Changes(AskedForJob):
 
     @property
     def given(self) -> set[str]:
-        """What is to change, as JSON calls it."""
+        """The names of the changed fields, as JSON has them."""
         return {name.rstrip("_") for name in self.model_fields_set}
 
     def applied(self, work: Work, request: Request, settings: Settings) -> tuple[Work, Request]:
-        """Work and request as they are to be."""
+        """Work and request after the changes."""
         changed = self._work(work, settings)
         told = self._estimate_told(work, request) is not None or changed.time_limit is not None
         return replace(changed, estimated=told), self._request(work, changed, request, settings)
@@ -341,13 +335,12 @@ class Changes(AskedForJob):
         return replace(request, **found)
 
     def _estimate(self, before: Work, request: Request, settings: Settings) -> float:
-        """Seconds that it should take; without an estimate of its own, its limit, or what is usual."""
+        """Seconds: its own estimate, else its limit, else the default."""
         usual = settings.default_estimate or math.inf
         limit = self.time_limit if "time_limit" in self.model_fields_set else before.time_limit
         return self._estimate_told(before, request) or limit or usual
 
     def _estimate_told(self, before: Work, request: Request) -> float | None:
-        """Its estimate, if there is one of its own."""
         if "estimate" in self.model_fields_set:
             return self.estimate
         return request.estimate if before.estimated and request.estimate != before.time_limit else None
@@ -362,7 +355,7 @@ class Copy(Changes):
     array: ArrayText = None
 
     def copied(self, work: Work, request: Request, settings: Settings) -> JobRequest:
-        """The new job; whom the old one had to follow, and when it was to begin, was for the old one."""
+        """The new job, without the old one's dependencies, begin time and deadline."""
         fresh = replace(request, after=(), begin=0.0, deadline=math.inf, array="", at_most=0)
         new = replace(work, task=None, tasks=None, predicted=None, profiles="", ooms=0, blameless=0)
         work, request = self.applied(new, fresh, settings)
