@@ -156,6 +156,16 @@ FIELDS: tuple[JobField, ...] = (
         dialog=DialogEntry(9, "Tags", "words to find it by"),
     ),
     JobField(
+        name="comment", kind=TEXT, longest=1000, description="A note for people; nothing depends on it.",
+        option=Option(("--comment",), "A note, which gpuyard show prints.", "TEXT"),
+        while_running=True, editor=23, show=ShowLine(17, "Comment"),
+        form=FormEntry(
+            group=NOTICES, place=4, label="Comment", hint="A note for people; nothing depends on it.",
+            example="second try, with warm-up",
+        ),
+        dialog=DialogEntry(10, "Comment", "a note for people"),
+    ),
+    JobField(
         name="retries", kind=WHOLE, default=0, least=0, most=1000,
         description="How often it is run again if it fails.",
         option=Option(("--retries",), "Run it again if it fails (0).", "N"), taken_back="0", while_running=True,

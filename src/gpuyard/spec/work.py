@@ -17,6 +17,7 @@ class Work:
     """Hash of the environment, which is stored separately."""
     name: str = ""
     tags: tuple[str, ...] = ()
+    comment: str = ""
     time_limit: float | None = None
     grace: float = 10.0
     requeue: bool = False
