@@ -28,12 +28,13 @@ def parse_size(text: str) -> float:
     return float(match[1]) * _SIZES[match[2].upper()]
 
 
-_LEAST_SHARE = 2**20
+LEAST_SHARE = 2**20
+"""Bytes; fewer are surely a number without its unit."""
 
 
 def check_share(size: float) -> int:
-    """Bytes of a GPU's memory; refuses sizes so small that the unit is surely missing."""
-    if size < _LEAST_SHARE:
+    """Bytes of a GPU's memory, at least `LEAST_SHARE`."""
+    if size < LEAST_SHARE:
         raise UserError(f"{format_number(size)} bytes of a GPU's memory are too few; write a unit, as in 6G or 512M")
     return int(size)
 

@@ -209,6 +209,8 @@ class Job(TypedDict):
     command: list[str]
     directory: str
     tags: list[str]
+    comment: str | None
+    """A note for people."""
     estimate: float | None
     time_limit: float | None
     message: str | None
@@ -329,6 +331,8 @@ class Wishes(TypedDict, total=False):
 
     name: str | None
     tags: Sequence[str]
+    comment: str | None
+    """A note for people."""
     gpus: int
     among: Sequence[int] | None
     """Only GPUs with these indices."""

@@ -29,7 +29,7 @@ from gpuyard.api.types import (
     Usage,
     Wishes,
 )
-from gpuyard.client.connection import POLL, description, query_of, remote_description, request_body, several
+from gpuyard.client.connection import POLL, description, fields_body, query_of, remote_description, several
 from gpuyard.client.endpoints import (
     AccessCalls,
     BatchCalls,
@@ -88,7 +88,7 @@ class Client(EventCalls, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Bat
 
     def edit(self, id: str, **changes: Unpack[Wishes]) -> Job:
         """Change the request of a job, or of the open tasks of an array; None resets a field."""
-        return cast(Job, self._ask("PATCH", _of(id), request_body(changes)))
+        return cast(Job, self._ask("PATCH", _of(id), fields_body(changes)))
 
     def clone(
         self,
@@ -99,7 +99,7 @@ class Client(EventCalls, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Bat
         **changes: Unpack[Wishes],
     ) -> str:
         """Queue a copy of a job, with changes; returns its id."""
-        new = request_body(changes)
+        new = fields_body(changes)
         if command is not None:
             new["command"] = list(command)
         if directory is not None:
@@ -108,7 +108,7 @@ class Client(EventCalls, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Bat
 
     def retry(self, id: str, **changes: Unpack[Wishes]) -> str:
         """Queue a finished job again; of an array, the tasks that did not succeed. Returns the new id."""
-        return str(self._ask_once(f"{_of(id)}/retry", request_body(changes))["id"])
+        return str(self._ask_once(f"{_of(id)}/retry", fields_body(changes))["id"])
 
     def jobs(
         self,

@@ -29,9 +29,6 @@ from gpuyard.client.transport import (
     stream,
 )
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.units import parse_duration, parse_share
-
-_DURATIONS = ("estimate", "time_limit", "grace", "retry_delay", "notice")
 
 
 def description(
@@ -43,7 +40,7 @@ def description(
 ) -> dict[str, Any]:
     """A job for the daemon of this machine; by default it runs in this directory with this environment."""
     return {
-        **described(command, **wishes),
+        **_described(command, wishes),
         "directory": os.path.abspath(directory or os.curdir),
         "environment": {**(os.environ if environment is None else environment), **(variables or {})},
         "umask": _umask(),
@@ -57,8 +54,8 @@ def remote_description(
     variables: Mapping[str, str] | None = None,
     **wishes: Unpack[Wishes],
 ) -> dict[str, Any]:
-    """A job for a daemon elsewhere: nothing of this machine is sent unless given."""
-    found = described(command, **wishes)
+    """A job for a daemon elsewhere: nothing of this machine is sent but what is given."""
+    found = _described(command, wishes)
     if directory is not None:
         found["directory"] = os.fspath(directory)
     if environment is not None:
@@ -68,35 +65,37 @@ def remote_description(
     return found
 
 
-def described(command: Sequence[str], **wishes: Unpack[Wishes]) -> dict[str, Any]:
+def _described(command: Sequence[str], wishes: Wishes) -> dict[str, Any]:
     if isinstance(command, str):
         raise UserError("a command is a list of words; write ['python', 'train.py'], not one string")
-    return {"command": list(command), **request_body(wishes)}
+    return {"command": list(command), **fields_body(wishes)}
 
 
-def request_body(options: Wishes) -> dict[str, Any]:
-    """Options as JSON: times in seconds, sizes in bytes."""
-    found: dict[str, Any] = {**options}
+def fields_body(wishes: Wishes) -> dict[str, Any]:
+    """Fields of a job as the API takes them: times in seconds, sizes in bytes."""
+    found: dict[str, Any] = {**wishes}
     if "among" in found:
         found["from"] = found.pop("among")
-    for name in ("begin", "deadline"):
-        if isinstance(found.get(name), str):
-            from gpuyard.spec.times import parse_when  # lazily, since it is rarely needed, and submitting must be fast
-
-            found[name] = parse_when(found[name], time.time())
-    for name in _DURATIONS:
-        if isinstance(text := found.get(name), str):
-            found[name] = _parsed(name, parse_duration, text)
-    if isinstance(text := found.get("gpu_memory"), str) and text != "auto":
-        found["gpu_memory"] = _parsed("gpu_memory", parse_share, text)
+    if texts := {name: value for name, value in found.items() if isinstance(value, str)}:
+        found |= _parsed(texts)
     return found
 
 
-def _parsed(name: str, parse: Callable[[str], float], text: str) -> float:
-    try:
-        return parse(text)
-    except UserError as error:
-        raise UserError(f"{name}: {error}") from None
+def _parsed(texts: Mapping[str, str]) -> dict[str, Any]:
+    """The numbers among texts: those of durations, times and sizes."""
+    from gpuyard.spec.fields import FIELD  # here, because a client without them is to be imported quickly
+    from gpuyard.spec.kinds import INSTANT, Moment
+
+    found: dict[str, Any] = {}
+    for name, text in texts.items():
+        kind = FIELD[name].kind if name in FIELD else None
+        if kind is None or kind.json != "number":
+            continue
+        try:
+            found[name] = kind.parse(text, Moment(time.time()))
+        except UserError as error:
+            raise UserError(str(error) if kind is INSTANT else f"{name}: {error}") from None
+    return found
 
 
 def several(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

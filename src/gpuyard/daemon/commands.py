@@ -34,6 +34,7 @@ from gpuyard.daemon.planning import Planning
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.errors import UserError
 from gpuyard.policies.deployment import guard_of, serve_policy
+from gpuyard.spec.fields import WHILE_RUNNING
 from gpuyard.spec.work import Work
 
 FIRST = 20  # jobs of the queue's head in a preview
@@ -136,13 +137,6 @@ class NotNow(UserError):
 
 
 Change = Callable[[Work, Request], tuple[Work, Request]]
-WHILE_RUNNING = frozenset(
-    (
-        "priority", "name", "tags", "time_limit", "estimate", "deadline", "grace", "requeue", "retries", "retry_delay",
-        "preemptible", "signal", "notice", "notify", "notify_on", "adaptive",
-    )
-)  # fmt: skip
-"""What a job that is on its GPUs may still ask for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,18 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 from gpuyard.errors import UserError
+from gpuyard.spec import kinds
+from gpuyard.spec.fields import FIELD
+from gpuyard.spec.fields import MOST_INDEX as MOST_INDEX
+from gpuyard.spec.fields import MOST_SECONDS as MOST_SECONDS
+from gpuyard.spec.job_field import JobField
 from gpuyard.units import check_share
 
-MOST_INDEX = 1_000_000
-"""No machine has as many GPUs."""
-MOST_SECONDS = 1e10
-"""Three hundred years: longer than anything takes, and all such times can be told."""
 _LARGEST = 2e10  # seconds since the epoch; pydantic would take more for milliseconds
 LAST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
-"""The last time that anybody may mean."""
+"""The latest time that is accepted."""
 ONE_WORD = r"^[^\s/\x00]*$"
-"""What has a place in an address."""
+"""A text that can be part of a URL path."""
 
 
 def _text(value: Any) -> str:
@@ -37,7 +38,7 @@ def _text(value: Any) -> str:
 
 
 def _environment(value: Any) -> dict[str, str]:
-    """Such texts by name; all at once, since there are many."""
+    """Such texts by name; checked all at once, because there are many."""
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in (*value, *value.values())):
         raise ValueError("must be texts by name")
     _text("".join((*value, *value.values())))
@@ -58,7 +59,7 @@ def _whole(value: Any) -> Any:
 
 
 def _complete(value: str | None) -> str | None:
-    """What is looked for in the store, which knows no half characters."""
+    """A text for the store, which takes no lone surrogates."""
     try:
         (value or "").encode()
     except UnicodeEncodeError:
@@ -67,7 +68,7 @@ def _complete(value: str | None) -> str | None:
 
 
 def _told_plainly(value: Any) -> Any:
-    """What is no number of seconds, and no time in ISO-8601, is not guessed at."""
+    """Accept only numbers of seconds and ISO-8601."""
     if isinstance(value, str) and value[4:5] != "-":
         raise ValueError("must be a time in ISO-8601, as in 2026-11-16T09:00:00+01:00")
     if isinstance(value, bool) or (isinstance(value, int | float) and not 0 <= value <= _LARGEST):
@@ -76,7 +77,7 @@ def _told_plainly(value: Any) -> Any:
 
 
 def _since(value: Any) -> Any:
-    """The same in a query, where a number is a text as well."""
+    """In a query, numbers are texts too."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -91,21 +92,19 @@ def _timestamp(value: datetime) -> float:
 
 
 def _instant(value: datetime | None) -> datetime | None:
-    """A time that people may mean, and that can be told in every zone."""
+    """A time that can be expressed in every zone."""
     if value is not None and not 0 <= _timestamp(value) <= LAST:
         raise ValueError("must be a time between 1970 and 9000")
     return value
 
 
 def _scope(value: list[int] | None) -> list[int] | None:
-    """GPUs, if any are named at all."""
     if value is not None and not value:
         raise ValueError("names no GPU; leave it out if any will do")
     return value
 
 
 def _share(value: float | None) -> float | None:
-    """Memory of a GPU that somebody may mean."""
     try:
         if value is not None:
             check_share(value)
@@ -114,12 +113,20 @@ def _share(value: float | None) -> float | None:
     return value
 
 
+def declared(name: str, **more: Any) -> Any:
+    """The description and the limits of a job's field."""
+    field = FIELD[name]
+    limits = {"ge": field.least, "gt": field.above, "le": field.most, "max_length": field.longest or field.most_items}
+    given = {limit: value for limit, value in limits.items() if value is not None}
+    return Field(**{"description": field.description or None, **given, **more})
+
+
 _NO_NUL = r"^[^\x00]*$"
 _SECONDS = {"type": "number", "minimum": 0, "maximum": _LARGEST}
 _INSTANT: dict[str, Any] = {"anyOf": [{"type": "string", "format": "date-time"}, _SECONDS]}
 Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string", "pattern": _NO_NUL})]
 Word = Annotated[str, AfterValidator(_word), WithJsonSchema({"type": "string", "pattern": _NO_NUL})]
-Tags = Annotated[list[Word], Field(description="Words of your own, to find it by.")]
+Tags = Annotated[list[Word], declared("tags")]
 WHOLE = BeforeValidator(_whole)  # behind limits: those that come later are not in the schema
 Index = Annotated[int, Field(ge=0, le=MOST_INDEX, strict=True), WHOLE]
 Instant = Annotated[
@@ -149,14 +156,9 @@ Environment = Annotated[
 ]
 Command = Annotated[list[Text], Field(min_length=1, description="The program and its arguments; no shell.")]
 Directory = Annotated[Text, Field(description="Where it runs: an absolute path.")]
-Name = Annotated[Word | None, Field(max_length=200, description="The command's own, if not said.")]
-Gpus = Annotated[
-    int | None, Field(ge=1, le=MOST_INDEX, description="How many GPUs; 1, or all of `from`, if not said."), WHOLE
-]
+Gpus = Annotated[int | None, declared("gpus"), WHOLE]
 From = Annotated[
-    list[Index] | None,
-    Field(alias="from", description="Only these GPUs will do.", json_schema_extra={"minItems": 1}),
-    AfterValidator(_scope),
+    list[Index] | None, declared("from", alias="from", json_schema_extra={"minItems": 1}), AfterValidator(_scope)
 ]
 GpuMemory = Annotated[
     float | None,
@@ -164,56 +166,36 @@ GpuMemory = Annotated[
         gt=0,
         allow_inf_nan=False,
         description="Bytes on each GPU, 1 MiB or more: it shares GPUs by memory.",
-        json_schema_extra={"minimum": 2**20},
+        json_schema_extra={"minimum": FIELD["gpu_memory"].least},
     ),
     AfterValidator(_share),
 ]
-GpuShare = Annotated[
-    GpuMemory | Literal["auto"],
-    Field(description="Bytes on each GPU, 1 MiB or more: it shares GPUs by memory; `auto`: as its like has used."),
-]
-SimulateUse = Annotated[Word | None, Field(description="What it uses of simulated GPUs, as in `ramp:391M,713M,1045M`.")]
-OomRetries = Annotated[
-    int | None, Field(ge=0, le=100, description="How often it is run again, with more, if it runs out of GPU memory.")
-]
-ThreadPercentage = Annotated[
-    float | None, Field(ge=1, le=100, description="Of a client of MPS: how much of the GPU's threads it may have.")
-]
-Profile = Annotated[
-    Word | None,
-    Field(description="Try it out first if nothing is known of its like: `30s`, or arguments like `--epochs=2`."),
-]
-Priority = Annotated[float, Field(allow_inf_nan=False, description="Higher goes first.")]
-Estimate = Annotated[float | None, Field(gt=0, le=MOST_SECONDS, description="Seconds it should take.")]
-TimeLimit = Annotated[float | None, Field(gt=0, le=MOST_SECONDS, description="Seconds it may take.")]
-Grace = Annotated[float | None, Field(ge=0, le=MOST_SECONDS, description="Seconds from TERM to KILL.")]
-Begin = Annotated[Instant, Field(description="Not before: seconds since the epoch, or ISO-8601.")]
-Deadline = Annotated[Instant, Field(description="When it should be done; policies may look at it.")]
-Dependency = Annotated[
-    Word | None,
-    Field(description="Jobs that must end first: `afterok:12:13,afterany:name`."),
-    AfterValidator(_complete),
-]
-Retries = Annotated[int, Field(ge=0, le=1000, description="How often it is run again if it fails."), WHOLE]
-RetryDelay = Annotated[float | None, Field(ge=0, le=3600, description="Seconds before the first retry, then doubled.")]
-File = Annotated[Text | None, Field(description="A file for it, with patterns like %j, opened by the job's side.")]
-Preemptible = Annotated[bool, Field(description="Whether it may be stopped so that others can run.")]
-Adaptive = Annotated[
-    bool,
-    Field(description="Whether it adapts to what it is granted: it may be lent idle GPUs, and told to leave them."),
-]
-Signal = Annotated[Word, Field(description="What asks it to stop then; all its processes get it.")]
-Notice = Annotated[
-    float | None, Field(gt=0, le=MOST_SECONDS, description="Seconds from `signal` to its end, at a limit too.")
-]
-ArrayWish = Annotated[Word | None, Field(description="Tasks of an array: `0-99%4`.")]
-Notify = Annotated[
-    list[Word] | None,
-    Field(
-        max_length=10, description="Who is told of it: names of subscriptions, URLs, `all`, `none`; all if not said."
-    ),
-]
-NotifyOn = Annotated[
-    list[Word] | None, Field(max_length=20, description="Of what, in place of what each of them says.")
-]
-OpenMode = Annotated[Literal["append", "truncate"] | None, Field(description="How those files are opened.")]
+GpuShare = Annotated[GpuMemory | Literal["auto"], Field(description=FIELD["gpu_memory"].description)]
+Priority = Annotated[float, declared("priority", allow_inf_nan=False)]
+Estimate = Annotated[float | None, declared("estimate")]
+TimeLimit = Annotated[float | None, declared("time_limit")]
+Grace = Annotated[float | None, declared("grace")]
+ArrayText = Annotated[Word | None, declared("array")]
+_PLAIN = {
+    kinds.SWITCH: bool, kinds.WHOLE: int, kinds.NUMBER: float, kinds.DURATION: float, kinds.TEXT: Word,
+    kinds.SIGNAL: Word, kinds.DEPENDENCY: Word, kinds.PATH: Text, kinds.WORDS: list[Word], kinds.LIST: list[Word],
+}  # fmt: skip
+
+
+def request_type(field: JobField) -> Any:
+    """The type of a field in a request for a job, with its limits and its description."""
+    if field.kind is kinds.SHARE:
+        return GpuShare
+    if field.kind is kinds.INDICES:
+        return From
+    if field.kind is kinds.INSTANT:
+        return Annotated[Instant, declared(field.name)]
+    plain: Any = Literal[field.choices] if field.kind is kinds.CHOICE else _PLAIN[field.kind]
+    kind: Any = plain if field.default is not None else plain | None
+    if field.kind is kinds.WHOLE:
+        return Annotated[kind, declared(field.name), WHOLE]
+    if field.kind is kinds.NUMBER:
+        return Annotated[kind, declared(field.name, allow_inf_nan=False)]
+    if field.kind is kinds.DEPENDENCY:
+        return Annotated[kind, declared(field.name), AfterValidator(_complete)]
+    return Annotated[kind, declared(field.name)]

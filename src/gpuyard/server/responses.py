@@ -21,7 +21,9 @@ from gpuyard.daemon.jobs.launch import named
 from gpuyard.daemon.jobs.progress_reader import Progress
 from gpuyard.daemon.store.records import UNSAID, Row
 from gpuyard.daemon.store.views import TOTALS, JobView, energy_spent
+from gpuyard.spec.fields import FIELDS
 from gpuyard.spec.notation import AFTER
+from gpuyard.spec.work import DEFAULTS
 from gpuyard.units import format_duration
 
 _EXACT: ContextVar[bool] = ContextVar("exact", default=False)
@@ -153,37 +155,42 @@ def job_json(
         "priority": view.priority,
         "command": work.get("command", []),
         "directory": work.get("directory", ""),
-        "tags": work.get("tags", []),
+        **stored_fields(work),
         "estimate": work["estimate"] if work.get("estimated", True) else None,
-        "time_limit": work.get("time_limit"),
         "message": view.message or None,
         "array": view.array or None,
         "task": work.get("task"),
         "begin_at": iso(work.get("begin")),
         "deadline_at": iso(work.get("deadline")),
         "dependency": dependency(work.get("after", ())),
-        "retries": work.get("retries", 0),
-        "retry_delay": work.get("retry_delay", 0.0),
         "failures": view.failures,
         "output": named(work, view, "output", node),
         "error": named(work, view, "error", node),
-        "open_mode": work.get("open_mode") or None,
         "among": work.get("from"),
-        "grace": work.get("grace", 10.0),
-        "requeue": work.get("requeue", False),
-        "signal": work.get("signal", "TERM"),
-        "notice": work.get("notice") or None,
         "preemptible": work.get("preemptible", False),
         "preemptions": view.preemptions,
-        "adaptive": work.get("adaptive", False),
         "granted": list(granted),
         "notify": ["url" if ref.startswith("#") else ref for ref in work.get("notify", ())],
-        "notify_on": work.get("notify_on", []),
         **_sharing(view, measured),
         "kind": view.kind,
         **({"pid": work["holder"][0]} if work.get("holder") else {}),
         "progress": progress,
     }
+
+
+_TOLD_APART = ("name", "output", "error", "notify")
+_UNSAID: dict[str, Any] = {
+    field.name: (DEFAULTS[field.name] or None) if field.null_if_empty else DEFAULTS[field.name]
+    for field in FIELDS
+    if field.stored and field.editable and field.told_as and field.name not in _TOLD_APART
+}
+_UNSAID |= {name: [] for name, value in _UNSAID.items() if value == ()}
+"""What a job's JSON has where its work does not say otherwise."""
+
+
+def stored_fields(work: Mapping[str, Any]) -> dict[str, Any]:
+    """What a job asks for, of the fields that are told as its work has them."""
+    return {**_UNSAID, **{name: value for name, value in work.items() if name in _UNSAID}}
 
 
 def _sharing(view: JobView, measured: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -204,13 +211,7 @@ def _sharing(view: JobView, measured: Mapping[str, Any] | None) -> dict[str, Any
         if evidence
         else None,
         "ooms": work.get("ooms", 0),
-        "oom_retries": work.get("oom_retries", 0),
-        "cap": work.get("cap", False),
         "alone": work["gpu_memory"] is None or work.get("alone", False),
-        "mps": work.get("mps", False),
-        "thread_percentage": work.get("thread_percentage") or None,
-        "simulate_use": work.get("simulate_use") or None,
-        "profile": work.get("profile") or None,
         "batch": (work.get("batch") or (None,))[0],
         "row": dict(zip(("number", "wave", "epochs", "priority"), row, strict=True)) if row else None,
     }

@@ -16,14 +16,12 @@ _SEPARATORS = ",;\t"
 _MOST_BYTES = 2**26
 _MOST_CELL = 2**20
 _TOLD = 20
-"""Mistakes that are told one by one."""
+"""Errors that are listed one by one."""
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Line(NamedTuple):
-    """A line of a table."""
-
     number: int
     """Where it begins in the file, from 1 on."""
     cells: list[str]
@@ -78,7 +76,7 @@ def at(path: str, line: int, column: int, name: str = "") -> str:
 
 
 def each(items: Iterable[T], read: Callable[[T], R]) -> list[R]:
-    """What is made of each; whatever is wrong with any of them is told at once."""
+    """The results; all errors are raised together."""
     found, wrong = [], dict[str, None]()  # what concerns all of them is told once
     for item in items:
         try:
@@ -101,8 +99,6 @@ THIS_PYTHON = "-1"
 
 
 class Row(NamedTuple):
-    """A row of such a file."""
-
     number: int
     """Which row it is, from 1 on."""
     line: int
@@ -116,7 +112,6 @@ class Row(NamedTuple):
     """Where its cells stand in the line, from 0 on."""
 
     def where(self, path: str, name: str) -> str:
-        """Where one of its cells stands."""
         return at(path, self.line, self.places[COLUMNS.index(name)] + 1, name)
 
     def command(self, python: str) -> list[str]:
@@ -245,12 +240,10 @@ class Filling:
 
     def __init__(self, names: Iterable[str]) -> None:
         self.unused = dict.fromkeys(names)
-        """Names that nothing has asked for."""
         either = "|".join(map(re.escape, sorted(self.unused, key=len, reverse=True)))
         self._places = re.compile(rf"\{{\{{({either})\}}\}}|(?<!\$)\{{({either})\}}") if either else None
 
     def fill(self, text: str, values: Parameters) -> str:
-        """The text with the values in it."""
         if self._places is None or "{" not in text:
             return text
 
@@ -290,8 +283,6 @@ def merged(kinds: Sequence[Sequence[Parameters]]) -> list[dict[str, str]]:
 
 
 class Choice(NamedTuple):
-    """The values of all parameters for one job."""
-
     where: str
     """The line that they stand in."""
     values: dict[str, str]
@@ -325,12 +316,10 @@ def _choice(path: str, names: list[str], line: Line) -> Choice:
 
 
 USUAL = 20
-"""Rows of a wave, if nobody says otherwise."""
+"""Default number of rows in a wave."""
 
 
 class Turn(NamedTuple):
-    """When a row has its turn."""
-
     place: int
     """Which of the rows it is, from 0 on."""
     wave: int

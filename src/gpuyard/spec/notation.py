@@ -71,7 +71,7 @@ def number_of(id: str) -> int:
 
 
 def some_of(text: str) -> tuple[str, tuple[int, ...]] | None:
-    """The array and the tasks of `12_[3-5]`; None if it is nothing of the kind."""
+    """The array and the tasks of `12_[3-5]`; None for any other text."""
     match = _SOME.fullmatch(text)
     return (match[1], _numbers(match[2], text)) if match else None
 
@@ -103,7 +103,7 @@ def folded(array: str, tasks: Sequence[int], at_most: int = 0) -> str:
 _HOW = {"afterok": "ok", "afterany": "any", "afternotok": "notok", "after": "begun"}
 _KINDS = (*_HOW, "singleton")
 AFTER = {short: long for long, short in _HOW.items()}
-"""What people call a kind of dependency, by what the core calls it."""
+"""Names of kinds of dependencies, by the core's names."""
 
 
 class Dependency(NamedTuple):
@@ -140,7 +140,7 @@ LEARNED = "learned:"
 
 
 def absolute(text: str) -> str:
-    """The policy's text with the whole path of its file, if it has one: the daemon is somewhere else."""
+    """The policy's text with an absolute path: the daemon has another working directory."""
     if text.strip().startswith(LEARNED):
         name, at, rest = text.strip().removeprefix(LEARNED).partition("@")
         return LEARNED + _whole(name) + at + rest
@@ -149,14 +149,14 @@ def absolute(text: str) -> str:
 
 
 def _whole(name: str) -> str:
-    """A file's whole path; a bare word that is no file is the name of a policy that the daemon has."""
+    """A file's absolute path; a bare word that is no file is the name of a policy."""
     path = os.path.expanduser(name)
     is_path = os.sep in path or path.endswith(".json") or os.path.isfile(path)
     return os.path.abspath(path) if name and is_path else name
 
 
 def describe_gate(gate: Mapping[str, Any] | None) -> str:
-    """How a trained policy fared against the best heuristic, in a few words."""
+    """The result of a trained policy against the best heuristic."""
     if gate is None:
         return "nobody has evaluated it"
     found = "its gate is passed" if gate["passed"] else "its gate is not passed"
@@ -169,7 +169,7 @@ def describe_gate(gate: Mapping[str, Any] | None) -> str:
 
 
 def describe_learned(learned: Mapping[str, Any]) -> str:
-    """What the daemon tells of the trained policy that decides, as a line."""
+    """The trained policy in force, as a line."""
     base, fallbacks = learned["base"], {kind: n for kind, n in learned["fallbacks"].items() if n}
     plans = f"{learned['plans']:,} plan{'s' * (learned['plans'] != 1)}"
     if fallbacks:

@@ -196,14 +196,14 @@ def as_it_is(text: str) -> str:
 
 
 def test_a_dialog_changes_only_what_was_changed() -> None:
-    given = {field.name: field.now(USUAL) for field in job_actions.FIELDS}
+    given = {field.name: job_actions.current_text(field, USUAL) for field in job_actions.EDITED}
     assert job_actions.changes(USUAL, given, as_it_is) == {}
     wanted = given | {"priority": "5", "time_limit": "90m", "gpu_memory": "6G", "tags": "a, b", "begin": "16:00"}
     assert job_actions.changes(USUAL, wanted, str.upper) == {
         "priority": 5.0, "time_limit": 5400.0, "gpu_memory": 6 * 2**30, "begin": "16:00", "tags": ["a", "b"],
     }  # fmt: skip
     limited = USUAL | {"time_limit": 7200.0}
-    assert job_actions.FIELDS[1].now(limited) == "2h"
+    assert job_actions.current_text(job_actions.EDITED[1], limited) == "2h"
     assert job_actions.changes(limited, {"time_limit": " "}, as_it_is) == {"time_limit": None}
     with pytest.raises(UserError, match="GPUs: 'two' is not a whole number"):
         job_actions.changes(USUAL, {"gpus": "two"}, as_it_is)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any
 
 import typer
 
@@ -10,19 +11,15 @@ from gpuyard.cli.common_options import DaemonOptions, JobId, option_groups
 from gpuyard.cli.jobs.job_options import Edits, Options
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
-
-if TYPE_CHECKING:
-    from gpuyard.api.types import Wishes
+from gpuyard.spec.fields import option_fields
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _NONE = "none"
-_CLEARED = {
-    "from_": "among", "gpu_memory": "gpu_memory", "name": "name", "time": "time_limit", "estimate": "estimate",
-    "begin": "begin", "deadline": "deadline", "dependency": "dependency", "grace": "grace", "output": "output",
-    "error": "error", "open_mode": "open_mode", "retry_delay": "retry_delay", "tag": "tags", "notify_on": "notify_on",
-    "profile": "profile", "simulate_use": "simulate_use",
-}  # fmt: skip
-"""Options that can be taken back, and what the client calls them."""
+_TOLD_FIRST = (
+    "name", "tags", "gpus", "from", "gpu_memory", "priority", "estimate", "time_limit", "grace", "preemptible",
+    "adaptive", "signal", "notice", "requeue",
+)  # fmt: skip
+"""The order in which changes are reported; others follow in the order of the options."""
 
 
 @option_groups
@@ -30,12 +27,12 @@ def edit(yard: DaemonOptions, job: JobId, edits: Edits, json: Json = False) -> N
     """Change what a job asks for (none takes something back); without options, in your editor."""
     client = yard.client()
 
-    def apply(changes: Wishes) -> bool:
+    def apply(changes: dict[str, Any]) -> bool:
         found = client.edit(job, **changes)
         if json:
             output.print_json(found)
         else:
-            output.say(f"job {job}: changed {', '.join(_spelled(name) for name in changes)}")
+            output.say(f"job {job}: changed {', '.join(changes).replace('_', ' ')}")
         return True
 
     if changes := changes_of(edits):
@@ -47,21 +44,16 @@ def edit(yard: DaemonOptions, job: JobId, edits: Edits, json: Json = False) -> N
         output.say(f"job {job}: nothing changed")
 
 
-def changes_of(edits: Edits) -> Wishes:
-    """What is to change; `none` takes a wish back."""
-    from dataclasses import replace
-
+def changes_of(edits: Edits) -> dict[str, Any]:
+    """What is to change, as the API takes it; `none` takes a field back."""
     cleared: dict[str, Any] = {}
-    for name, wish in _CLEARED.items():
-        value = getattr(edits, name)
-        if value == _NONE or value == [_NONE]:
-            cleared[wish] = [] if wish == "tags" else None
-            edits = replace(edits, **{name: None})
-    return {**edits.wishes(), **cleared}  # type: ignore[typeddict-item]
-
-
-def _spelled(name: str) -> str:
-    return {"among": "from"}.get(name, name).replace("_", " ")
+    for field in option_fields(edits=True):
+        if field.clears and getattr(edits, field.attribute) in (_NONE, [_NONE]):
+            cleared[field.name] = field.blank
+            edits = replace(edits, **{field.attribute: None})
+    body = edits.body()
+    first = [name for name in _TOLD_FIRST if name in body]
+    return {**{name: body.pop(name) for name in first}, **body, **cleared}
 
 
 @option_groups

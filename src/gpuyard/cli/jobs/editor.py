@@ -6,7 +6,7 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,18 +14,20 @@ import yaml
 
 from gpuyard.cli.terminal import output
 from gpuyard.errors import GpuyardError, UserError, suggest
+from gpuyard.spec.fields import FIELDS
+from gpuyard.spec.job_field import JobField
+from gpuyard.spec.kinds import DURATION, INDICES, NUMBER, SHARE, SIGNAL, SWITCH, Moment
 from gpuyard.units import format_number
 
 if TYPE_CHECKING:
-    from gpuyard.api.types import Job, Wishes
-    from gpuyard.cli.jobs.job_options import Edits
+    from gpuyard.api.types import Job
 
 T = TypeVar("T")
-_SWITCHES = ("adaptive", "preemptible", "requeue")
+_EDITED = {field.key: field for field in sorted(FIELDS, key=lambda field: field.editor) if field.editor}
 
 
-def in_editor(job: Job, apply: Callable[[Wishes], T]) -> T | None:
-    """Apply what somebody changes in a job's description; None if they leave it as it is.
+def in_editor(job: Job, apply: Callable[[dict[str, Any]], T]) -> T | None:
+    """Apply the changes that the user makes to a job's description in an editor; None if there are none.
 
     What they wrote is kept where it cannot be used.
     """
@@ -49,44 +51,32 @@ def in_editor(job: Job, apply: Callable[[Wishes], T]) -> T | None:
     return done
 
 
-def _changes(before: dict[str, Any], after: dict[str, Any]) -> Wishes:
-    from gpuyard.cli.jobs.edit import changes_of
-
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     unknown = [key for key in after if key not in before]
     if unknown:
         raise UserError(f"there is no '{unknown[0]}' to be changed{suggest(unknown[0], before)}; nothing was changed")
     changed = {key: after.get(key) for key in before if _text(after.get(key)) != _text(before[key])}
     if "from" in changed:  # by itself it would mean all of these GPUs, but how many there are to be stands there too
         changed["gpus"] = after.get("gpus") or before["gpus"]
-    return changes_of(_edits(changed))
+    return _body(changed)
 
 
 def described(job: Job) -> dict[str, Any]:
-    """What may be changed of a job, as it is."""
-    return {
-        "name": job["name"],
-        "priority": _plain(job["priority"]),
-        "tags": job["tags"],
-        "gpus": job["gpu_count"],
-        "from": ",".join(map(str, job["among"] or ())) or None,
-        "gpu-memory": "auto" if job["gpu_memory_asked"] == "auto" else _plain(job["gpu_memory"]),
-        "oom-retries": job["oom_retries"],
-        "time": _seconds(job["time_limit"]),
-        "estimate": _seconds(job["estimate"]),
-        "begin": job["begin_at"],
-        "deadline": job["deadline_at"],
-        "dependency": job["dependency"],
-        "retries": job["retries"],
-        "retry-delay": _seconds(job["retry_delay"]),
-        "requeue": job["requeue"],
-        "preemptible": job["preemptible"],
-        "adaptive": job["adaptive"],
-        "signal": job["signal"] + (f"@{_seconds(job['notice'])}" if job["notice"] else ""),
-        "grace": _seconds(job["grace"]),
-        "output": job["output"],
-        "error": job["error"],
-        "open-mode": job["open_mode"],
-    }
+    """A job's editable fields with their present values."""
+    return {key: _described(field, job) for key, field in _EDITED.items()}
+
+
+def _described(field: JobField, job: Mapping[str, Any]) -> Any:
+    value = job[field.told_as]
+    if field.kind is DURATION:
+        return _seconds(value)
+    if field.kind is INDICES:
+        return field.kind.format(value or ()) or None
+    if field.kind is SHARE:
+        return "auto" if job["gpu_memory_asked"] == "auto" else _plain(value)
+    if field.kind is SIGNAL:
+        return value + (f"@{_seconds(job['notice'])}" if job["notice"] else "")
+    return _plain(value) if field.kind is NUMBER else value
 
 
 def _plain(value: float | None) -> float | None:
@@ -118,7 +108,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _text(value: Any) -> Any:
-    """A value as it reads in the file: what was a number is a text when it comes back."""
+    """A value as the file has it: numbers come back as texts."""
     if isinstance(value, list):
         return [str(part) for part in value] or None
     if value is None or value == "[]":
@@ -128,35 +118,29 @@ def _text(value: Any) -> Any:
     return format_number(value) if isinstance(value, int | float) else str(value)
 
 
-def _edits(changed: dict[str, Any]) -> Edits:
+def _body(changed: dict[str, Any]) -> dict[str, Any]:
+    from gpuyard.cli.jobs.edit import changes_of
     from gpuyard.cli.jobs.job_options import Edits
 
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    cleared: dict[str, Any] = {}
     for key, value in changed.items():
-        name = {"tags": "tag", "from": "from_"}.get(key, key.replace("-", "_"))
-        if name == "tag":
-            found[name] = (value if isinstance(value, list) else [str(value)]) if value else ["none"]
-        elif name in ("gpus", "retries", "priority"):
-            found[name] = _number(key, value)
-        elif name in _SWITCHES:
-            found[name] = _switch(key, value)
-        elif name == "signal":
-            found[name] = "TERM" if value is None else str(value)
+        field = _EDITED[key]
+        if value is None:
+            cleared[field.name] = field.blank
+        elif field.kind.option is list:
+            options[field.attribute] = value if isinstance(value, list) else [str(value)]
         else:
-            found[name] = "none" if value is None else str(value)
-    return Edits(**found)
+            options[field.attribute] = _parsed_option(field, str(value))
+    return {**changes_of(Edits(**options)), **cleared}
 
 
-def _number(key: str, value: Any) -> float | int:
-    text = "0" if value is None else str(value)
+def _parsed_option(field: JobField, text: str) -> Any:
+    """A text as the option of the same name has it."""
+    if field.kind.option is str:
+        return text
     try:
-        return float(text) if key == "priority" else int(text)
-    except ValueError:
-        raise UserError(f"{key} is a number, not '{text}'; nothing was changed") from None
-
-
-def _switch(key: str, value: Any) -> bool:
-    text = str(value or "false").lower()
-    if text not in ("true", "false", "yes", "no"):
-        raise UserError(f"{key} is true or false, not '{text}'; nothing was changed")
-    return text in ("true", "yes")
+        return field.kind.parse(text, Moment(0.0))
+    except UserError:
+        expected = "true or false" if field.kind is SWITCH else "a number"
+        raise UserError(f"{field.key} is {expected}, not '{text}'; nothing was changed") from None

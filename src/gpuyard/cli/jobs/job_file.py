@@ -10,7 +10,7 @@ import heapq
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -19,10 +19,13 @@ from gpuyard.cli.jobs.job_options import Options
 from gpuyard.cli.jobs.submit import Request
 from gpuyard.errors import UserError, suggest
 from gpuyard.spec.batch_files import MOST, Filling, Parameters, combinations, merged, together
+from gpuyard.spec.fields import FIELD, FIELDS
+from gpuyard.spec.job_field import JobField
+from gpuyard.spec.kinds import SWITCH, VARIABLES, Moment
 
 
 class _Place:
-    """Where something stands in a document of which no lines are known."""
+    """A place in a document whose line numbers are not known (TOML)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -51,14 +54,14 @@ def pairs(path: str, node: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, yaml.No
 
 
 def scalar(path: str, node: yaml.Node) -> str:
-    """A text as it stands there: 16:00 is no number here."""
+    """A scalar's text as written: 16:00 is no number here."""
     if not isinstance(node, yaml.ScalarNode):
         raise UserError(f"{at(path, node)}: one value is expected here")
     return str(node.value)
 
 
 def compose_toml(path: str) -> yaml.Node:
-    """A TOML file as the nodes that YAML would make of the same."""
+    """A TOML file as YAML nodes."""
     try:
         with open(path, "rb") as file:
             found = tomllib.load(file, parse_float=str)
@@ -125,7 +128,6 @@ def _copies(path: str, job: yaml.Node, shared: list[list[Parameters]], for_all: 
 
 
 def _choices(path: str, kind: str, node: yaml.Node) -> list[Parameters]:
-    """What parameters may be, each choice by itself."""
     if kind == "params":
         if not isinstance(node, yaml.SequenceNode) or not node.value:
             raise UserError(f"{at(path, node)}: params is a list of choices, as in: - {{lr: 0.1, seed: 1}}")
@@ -154,7 +156,6 @@ def _values(path: str, name: str, node: yaml.Node) -> list[str]:
 
 
 def _filled(node: yaml.Node, filling: Filling, values: Parameters) -> yaml.Node:
-    """The same with the values in its texts."""
     if isinstance(node, yaml.ScalarNode):
         text = filling.fill(node.value, values)
         return node if text == node.value else yaml.ScalarNode(node.tag, text, node.start_mark)
@@ -175,15 +176,11 @@ def _texts(node: yaml.Node) -> Iterator[str]:
             yield from _texts(value)
 
 
-_SPELLED = {
-    "from": "from_", "tags": "tag", "tag": "tag", "time-limit": "time", "directory": "chdir", "job-name": "name",
-    "after": "dependency", "slurm-variables": "slurm_variables",
-}  # fmt: skip
-_FIELDS = {f.name for f in fields(Options)}
 _OWN = ("command", "script", "args")
-_KEYS = sorted({name.rstrip("_").replace("_", "-") for name in _FIELDS} | {*_SPELLED, *_OWN})
-_TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
-_SWITCHES = ("hold", "requeue", "slurm_variables", "cap", "mps", "preemptible", "adaptive")
+_BY_KEY = {key: field for field in FIELDS if field.option for key in (field.attribute, *field.all_keys)}
+_BY_KEY["after"] = FIELD["dependency"]
+_BY_KEY.pop(FIELD["from"].attribute)
+_KEYS = sorted({key.replace("_", "-") for key in _BY_KEY} | {*_OWN})
 
 
 class _Entry:
@@ -194,7 +191,7 @@ class _Entry:
 
 
 def read_jobs(path: str, given: Request, *, elsewhere: bool = False) -> list[dict[str, Any]]:
-    """The jobs of a file as the daemon wants to be told of them, in an order in which each follows earlier ones only.
+    """The jobs of a file as requests to the API, each after those that it depends on.
 
     What the command line gives goes before what the file says.
     """
@@ -269,41 +266,37 @@ def _entry(path: str, node: yaml.Node, common: Mapping[str, Any], given: Request
 
 
 def _read(path: str, node: yaml.Node) -> dict[str, Any]:
-    """Keys and values as the options that they stand for."""
     found: dict[str, Any] = {}
     for key, value in pairs(path, node):
-        name = _SPELLED.get(key.value, key.value.replace("-", "_"))
         if key.value in _OWN:
             found[key.value] = _words(path, value) if key.value != "script" else scalar(path, value)
-        elif name in _FIELDS and not key.value.endswith("_"):
-            found[name] = _value(path, key.value, name, value)
+        elif field := _BY_KEY.get(key.value):
+            found[field.attribute] = _value(path, key.value, field, value)
         else:
             raise UserError(f"{at(path, key)}: there is no '{key.value}'{suggest(key.value, _KEYS)}")
     return found
 
 
-def _value(path: str, key: str, name: str, node: yaml.Node) -> Any:
-    if name == "env" and isinstance(node, yaml.MappingNode):
+def _value(path: str, key: str, field: JobField, node: yaml.Node) -> Any:
+    kind = field.kind
+    if kind is VARIABLES and isinstance(node, yaml.MappingNode):
         return [f"{key.value}={scalar(path, value)}" for key, value in pairs(path, node)]
-    if name in ("tag", "env", "notify"):
+    if kind.option is list:
         words = _words(path, node)
         return [words] if isinstance(words, str) else words
     if key == "after":
         words = _words(path, node)
         return f"afterok:{':'.join([words] if isinstance(words, str) else words)}"
-    if isinstance(node, yaml.SequenceNode) and name in ("from_", "dependency", "array", "export", "notify_on"):
+    if kind.commas and isinstance(node, yaml.SequenceNode):
         return ",".join(scalar(path, part) for part in node.value)
     text = scalar(path, node)
-    if name in _SWITCHES:
-        if text.lower() not in (*_TRUE, *_FALSE):
-            raise UserError(f"{at(path, node)}: {key} is true or false, not '{text}'")
-        return text.lower() in _TRUE
-    if name in ("gpus", "retries", "priority", "oom_retries", "thread_percentage"):
-        try:
-            return float(text) if name in ("priority", "thread_percentage") else int(text)
-        except ValueError:
-            raise UserError(f"{at(path, node)}: {key} is a number, not '{text}'") from None
-    return text
+    if kind.option is str:
+        return text
+    try:
+        return kind.parse(text, Moment(0.0))
+    except UserError:
+        expected = "true or false" if kind is SWITCH else "a number"
+        raise UserError(f"{at(path, node)}: {key} is {expected}, not '{text}'") from None
 
 
 def _words(path: str, node: yaml.Node) -> str | list[str]:
@@ -326,8 +319,8 @@ def _ordered(entries: Sequence[_Entry]) -> list[_Entry]:
     place = {number: position for position, number in enumerate(order)}
     for number in order:
         entry = entries[number]
-        dependency = _with_places(entry.request.dependency, names, place, number)
-        entry.request = replace(entry.request, dependency=dependency)
+        changed: dict[str, Any] = {"dependency": _with_places(entry.request.dependency, names, place, number)}
+        entry.request = replace(entry.request, **changed)
     return [entries[number] for number in order]
 
 

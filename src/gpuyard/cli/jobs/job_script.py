@@ -17,6 +17,8 @@ from gpuyard.cli.jobs.job_options import Options
 from gpuyard.cli.parser import QuickCommand
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError, suggest
+from gpuyard.spec.fields import FIELDS
+from gpuyard.spec.kinds import SWITCH
 
 _SHORT = {
     "A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile", "G": "gpus", "H": "hold",
@@ -68,12 +70,12 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class Translation:
-    """What the lines come to."""
+    """The translation of #SBATCH lines."""
 
     lines: list[Line] = field(default_factory=list)
-    """Options of ours."""
+    """Options of gpuyard."""
     variables: dict[str, str] = field(default_factory=dict)
-    """What Slurm would tell the job of them."""
+    """Environment variables that Slurm would set."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -86,7 +88,7 @@ class _Option(NamedTuple):
 
 
 def translate(lines: Sequence[Line]) -> Translation:
-    """#SBATCH lines as options of ours, with a warning for whatever has no meaning here."""
+    """#SBATCH lines as options of gpuyard, with a warning for each that has no meaning here."""
     found = Translation()
     options = [option for line in lines for option in _options(line)]
     tasks = next((_number(o) for o in reversed(options) if o.name in ("ntasks", "ntasks-per-node")), 1)
@@ -119,7 +121,6 @@ def _options(line: Line) -> Iterator[_Option]:
 
 
 def _one(option: _Option, tasks: int, found: Translation) -> None:
-    """What one option comes to."""
     name = option.name
     if name in _MEANT:
         words, warning = _MEANT[name](option, tasks)
@@ -145,11 +146,11 @@ _MAIL_TYPES = {
     "BEGIN": ["start"], "END": ["finish", "failure", "timeout"], "FAIL": ["failure", "timeout"],
     "TIME_LIMIT": ["timeout"], "ALL": ["start", "finish", "failure", "timeout"], "ARRAY_TASKS": ["tasks"],
 }  # fmt: skip
-"""What Slurm sends mail of, in our words."""
+"""Slurm's mail types as events of notifications."""
 
 
 def _mail(options: Sequence[_Option], found: Translation) -> None:
-    """Who is told of what: an address, or whoever has subscribed to it (`gpuyard notify`)."""
+    """Translate --mail-type and --mail-user: to an address, or to the subscriptions (`gpuyard notify`)."""
     types = next((option for option in reversed(options) if option.name == "mail-type"), None)
     user = next((option for option in reversed(options) if option.name == "mail-user"), None)
     if types is None:
@@ -182,12 +183,22 @@ _Meaning = tuple[list[str], str]
 
 
 def _same(name: str) -> Callable[[_Option, int], _Meaning]:
-    """An option that we have as well."""
     return lambda option, tasks: ([name, option.value], "")
 
 
 def _flag(name: str) -> Callable[[_Option, int], _Meaning]:
     return lambda option, tasks: ([name], "")
+
+
+def _declared() -> Iterator[tuple[str, Callable[[_Option, int], _Meaning]]]:
+    """Slurm's options that a field of a job names as its own."""
+    for one in FIELDS:
+        if not one.slurm or one.option is None:
+            continue
+        on, slash, off = one.option.flags[0].partition("/")
+        yield one.slurm, (_flag if one.kind is SWITCH else _same)(on)
+        if slash:
+            yield f"no-{one.slurm}", _flag(off)
 
 
 def _gpus(option: _Option, tasks: int) -> _Meaning:
@@ -225,7 +236,7 @@ def _time(option: _Option, tasks: int) -> _Meaning:
 
 
 def slurm_seconds(text: str) -> int | None:
-    """Seconds in Slurm's `minutes`, `m:s`, `h:m:s`, `d-h`, `d-h:m` or `d-h:m:s`; None if it is nothing of the kind."""
+    """Seconds in Slurm's `minutes`, `m:s`, `h:m:s`, `d-h`, `d-h:m` or `d-h:m:s`; None for any other text."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
         return None
@@ -260,23 +271,19 @@ def _signal(option: _Option, tasks: int) -> _Meaning:
 
 
 _MEANT: dict[str, Callable[[_Option, int], _Meaning]] = {
-    "job-name": _same("--name"), "array": _same("--array"), "output": _same("--output"), "error": _same("--error"),
-    "open-mode": _same("--open-mode"), "dependency": _same("--dependency"), "begin": _same("--begin"),
-    "deadline": _same("--deadline"), "chdir": _same("--chdir"), "export": _same("--export"),
-    "priority": _same("--priority"), "gpus": _gpus, "gpus-per-node": _gpus, "gpus-per-task": _gpus, "gres": _gres,
-    "time": _time, "nodes": _nodes, "hold": _flag("--hold"), "requeue": _flag("--requeue"),
-    "no-requeue": _flag("--no-requeue"), "nice": _nice, "signal": _signal, "comment": _same("--tag"),
+    **dict(_declared()), "gpus": _gpus, "gpus-per-node": _gpus, "gpus-per-task": _gpus, "gres": _gres, "time": _time,
+    "nodes": _nodes, "nice": _nice, "signal": _signal, "comment": _same("--tag"),
 }  # fmt: skip
 
 
 _MOST = 2**22
 _OURS, _SLURMS = "#GPUYARD", "#SBATCH"
-_SEVERAL = ("tag", "env", "notify")
+_SEVERAL = tuple(one.attribute for one in FIELDS if one.option and one.kind.option is list)
 """Options that may be repeated, also in several lines."""
 
 
 def read_script(path: str) -> tuple[str, Options, dict[str, str]]:
-    """The script's text, what its lines ask for, and the variables that they bring; what is ignored is told."""
+    """The script's text, the options of its lines, and variables for the job; ignored lines are reported."""
     with open(path, "rb") as file:
         data = file.read(_MOST + 1)
     if len(data) > _MOST:
@@ -315,7 +322,7 @@ def _lines(text: str, name: str) -> tuple[list[Line], list[Line]]:
 
 
 def _together(lines: Iterable[Line]) -> Options:
-    """What all lines ask for; a later one goes before an earlier one."""
+    """The options of all lines; a later line overrides an earlier one."""
     found = Options()
     for line in lines:
         asked = read_options(line.words, line.where)
@@ -327,7 +334,7 @@ def _together(lines: Iterable[Line]) -> Options:
 
 
 def read_options(words: Sequence[str], where: str) -> Options:
-    """Options as a command line has them, from some other place."""
+    """Options from words that are not on the command line."""
     try:
         context = _reader().make_context("gpuyard submit", list(words))
     except UserError as error:
@@ -341,7 +348,7 @@ def read_options(words: Sequence[str], where: str) -> Options:
 
 @cache
 def _reader() -> Any:
-    """A command that does nothing, but can read the options."""
+    """A command that only parses the options."""
 
     @option_groups
     def read(options: Options) -> None:

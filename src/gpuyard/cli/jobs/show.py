@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 from gpuyard.cli.common_options import DaemonOptions, JobId, Json, option_groups
 from gpuyard.cli.terminal import output
 from gpuyard.cli.terminal.text_table import elapsed, how_far, indices, instant, now, print_table, share, visible
+from gpuyard.spec.fields import FIELDS
+from gpuyard.spec.job_field import JobField, ShowLine
+from gpuyard.spec.kinds import DURATION, INSTANT, NUMBER, SWITCH
+from gpuyard.spec.work import DEFAULTS
 from gpuyard.units import format_duration, format_plain, format_size
 
 if TYPE_CHECKING:
@@ -33,7 +37,7 @@ def show(daemon: DaemonOptions, job: JobId, json: Json = False) -> None:
     if json:
         output.print_json({**found, "events": events, "notifications": notices})
         return
-    parts = [*_identity(found), *_request(found, _described(events)), *_course(found), *_notifications(notices)]
+    parts = [*_identity(found), *_request(found), *_course(found), *_notifications(notices)]
     rows = [(f"{label}:", value) for label, value in parts if value]
     width = max(len(label) for label, _ in rows)
     print("\n".join(f"{label:<{width}}  {visible(value)}" for label, value in rows))
@@ -71,12 +75,6 @@ def _notifications(notices: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, 
         yield "Notification", line
 
 
-def _described(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """What was last said of the job that is not in its own JSON."""
-    told = [event for event in events if event["kind"] in ("Submitted", "Edited")]
-    return {**told[-1].get("request", {}), **told[-1].get("work", {})} if told else {}
-
-
 def _identity(job: Job) -> Iterator[tuple[str, str]]:
     yield "Job", job["id"] + (f" (a {job['kind']})" if job["kind"] != "job" else "")
     yield "Name", job["name"] or ""
@@ -105,29 +103,35 @@ def _asked(job: Job) -> str:
     return format_size(asked) if job["ooms"] and isinstance(asked, int | float) else ""
 
 
-def _request(job: Job, more: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+_LINES = sorted(((field.show, field) for field in FIELDS if field.show), key=lambda line: line[0].place)
+
+
+def _request(job: Job) -> Iterator[tuple[str, str]]:
     """What it asked for, where that is not the usual."""
     alone = ", alone on it" if job["gpu_memory"] and job.get("alone") else ""
     yield "GPUs wanted", share(job["gpu_count"], job["gpu_memory"]) + alone
     yield "Asked at first", _asked(job)
     yield "MPS", _mps(job)
     yield "Expected", _expected(job)
-    yield "Only on GPUs", ",".join(map(str, more.get("scope", ())))
-    yield "Time limit", _long(job["time_limit"])
-    yield "Estimate", _long(job["estimate"]) if job["estimate"] != job["time_limit"] else ""
-    yield "Priority", f"{job['priority']:.12g}"
-    yield "Not before", _when(job["begin_at"])
-    yield "Deadline", _when(job["deadline_at"])
-    yield "Dependency", job["dependency"] or ""
-    yield "Retries", str(job["retries"] or "")
-    yield "Requeue", "after a reboot" if more.get("requeue") else ""
-    yield "Preemptible", "yes" if job["preemptible"] else ""
-    yield "Adaptive", "yes: it may be lent idle GPUs" if job["adaptive"] else ""
-    yield "Signal", more.get("signal", "")
-    yield "Grace", _long(more.get("grace"))
-    yield "Output file", job["output"] or ""
-    yield "Error file", job["error"] or ""
-    yield "Notify", ", ".join(job["notify"]) + (f" on {', '.join(job['notify_on'])}" if job["notify_on"] else "")
+    for line, field in _LINES:
+        yield line.label, _field_text(line, field, job)
+
+
+def _field_text(line: ShowLine, field: JobField, job: Mapping[str, Any]) -> str:
+    value, kind = job.get(field.told_as), field.kind
+    if value is None or (not value and kind is not NUMBER):
+        return ""
+    if kind is SWITCH:
+        return line.yes
+    if kind is INSTANT:
+        return _when(value)
+    if kind is NUMBER:
+        return f"{value:.12g}"
+    if field.name == "notify":
+        return ", ".join(value) + (f" on {', '.join(job['notify_on'])}" if job["notify_on"] else "")
+    if value == DEFAULTS.get(field.name) or (field.name == "estimate" and value == job["time_limit"]):
+        return ""
+    return _long(value) if kind is DURATION else kind.format(value)
 
 
 def _course(job: Job) -> Iterator[tuple[str, str]]:

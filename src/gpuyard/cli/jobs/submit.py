@@ -19,7 +19,6 @@ from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from gpuyard.api.types import Wishes
     from gpuyard.client.client import Client
 
 
@@ -27,7 +26,7 @@ _SHIMS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))
 """Stand-ins for Slurm's programs, which come last in the PATH of a job that was written for Slurm."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where a shell looks that is told nothing else."""
+"""A shell's default PATH."""
 
 
 def check_program(word: str, directory: str, environment: Mapping[str, str], *, slurm: bool, later: bool) -> None:
@@ -48,7 +47,7 @@ def check_program(word: str, directory: str, environment: Mapping[str, str], *, 
 
 
 def missing(word: str) -> str | None:
-    """What is wrong with a word that looks like a file's name, where there is no such file here."""
+    """What is wrong with a word that looks like a file's name, if there is no such file."""
     if os.path.exists(word) or ("/" not in word and "." not in word):
         return None
     return f"there is no such file here{_near(os.path.abspath(word))}"
@@ -99,7 +98,7 @@ def check_lines(path: str, word: str, *, options: bool = False) -> None:
 
 
 def without_undeliverable_mail(wanted: dict[str, Any], client: Client) -> dict[str, Any]:
-    """The same job, without addresses that nothing can be sent to: a script for Slurm is to run all the same."""
+    """The job without addresses that no mail can be sent to, so that a script for Slurm still runs."""
     addresses = [text for text in wanted.get("notify") or () if "@" in text and "://" not in text]
     if not addresses or not wanted.get("slurm") or client.can_mail():
         return wanted
@@ -119,14 +118,14 @@ Command = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Request(Options):
-    """What is to run and what it needs: options of submit and of run."""
+    """The command, and its options: those of submit and of run."""
 
     command: Command = None
 
     def describe(self, *, in_place: bool = False, elsewhere: bool = False) -> dict[str, Any]:
-        """The job as the daemon wants to be told of it; mistakes are told before anything is sent.
+        """The job as a request to the API; errors are raised before anything is sent.
 
         A script's lines are read, unless it is to be run in place, like any command. For a daemon elsewhere, nothing of
         this machine counts but the script, and what is said.
@@ -140,14 +139,12 @@ class Request(Options):
             script, asked, more = read_script(path)
             options = self.over(asked)
             words[0] = os.path.basename(path) if elsewhere else words[0]
-        wishes = options.wishes()
-        wishes.setdefault("gpus", 1)
+        body = {"gpus": 1, **options.body()}
         if script is not None:
-            wishes["script"] = script
-        _warn_of_deadline(wishes)
-        if elsewhere:
-            return _for_elsewhere(options, words, wishes, more, check=script is None and not in_place)
-        return _for_here(options, words, wishes, more, check=script is None and not in_place)
+            body["script"] = script
+        _warn_of_deadline(body)
+        make = _for_elsewhere if elsewhere else _for_here
+        return make(options, words, body, more, check=script is None and not in_place)
 
     def _words(self) -> list[str]:
         words = list(self.command or ())
@@ -162,24 +159,23 @@ class Request(Options):
         return words
 
 
-def _for_here(options: Options, words: list[str], wishes: Wishes, more: dict[str, str], check: bool) -> dict[str, Any]:
-    """A job of this directory and environment; whether the command is there is checked."""
+def _for_here(
+    options: Options, words: list[str], body: dict[str, Any], more: dict[str, str], check: bool
+) -> dict[str, Any]:
     from gpuyard.client.connection import description
 
-    directory, environment = options.directory(), options.environment()
-    if wishes.get("slurm"):  # those of a job of Slurm's that this may be sent from are not this job's
+    directory, environment, slurm = options.directory(), options.environment(), bool(body.get("slurm"))
+    if slurm:  # those of a job of Slurm's that this may be sent from are not this job's
         environment = {name: value for name, value in environment.items() if not name.startswith("SLURM_")}
     environment |= more
     if check:  # what stands after -- is taken at its word
-        later = bool(wishes.get("dependency"))
-        check_program(words[0], directory, environment, slurm=bool(wishes.get("slurm")), later=later)
-    return description(words, directory, environment, **wishes)
+        check_program(words[0], directory, environment, slurm=slurm, later=bool(body.get("dependency")))
+    return description(words, directory, environment, **body)
 
 
 def _for_elsewhere(
-    options: Options, words: list[str], wishes: Wishes, more: dict[str, str], check: bool
+    options: Options, words: list[str], body: dict[str, Any], more: dict[str, str], check: bool
 ) -> dict[str, Any]:
-    """A job of a directory and an environment elsewhere; a name that may be mistyped is told."""
     from gpuyard.client.connection import remote_description
 
     if options.chdir and not options.chdir.startswith(("/", "~")):
@@ -187,20 +183,20 @@ def _for_elsewhere(
             f"--chdir {options.chdir}: where that is on another machine nobody knows; write a path from its root, or "
             f"'~/{options.chdir}' for one in your home directory there"
         )
-    if check and (why := missing(words[0])):
-        output.say(f"warning: {words[0]} is taken for a program of the machine that it is to run on, since {why}")
-    sent = wishes.get("script") is not None
-    if not sent and os.path.isfile(words[0]) and (check or not os.path.isabs(words[0])):  # /bin/sh is there too
-        output.say(f"warning: the file {words[0]} of this machine is not sent; there has to be one of that name there")
+    word = words[0]
+    if check and (why := missing(word)):
+        output.say(f"warning: {word} is taken for a program of the machine that it is to run on, since {why}")
+    if "script" not in body and os.path.isfile(word) and (check or not os.path.isabs(word)):  # /bin/sh is there too
+        output.say(f"warning: the file {word} of this machine is not sent; there has to be one of that name there")
     more.pop("SLURM_SUBMIT_DIR", None)  # that is known there
-    return remote_description(words, options.chdir, None, options.variables() | more, **wishes)
+    return remote_description(words, options.chdir, None, options.variables() | more, **body)
 
 
 _SHELLS = frozenset((b"sh", b"bash", b"dash", b"zsh", b"ksh", b"fish", b"tcsh", b"csh"))
 
 
 def _script(path: str) -> str | None:
-    """The path of a script that is to be kept as it is now: a shell's, or one with lines for us."""
+    """The path, if it is a script to be stored with the job: a shell script, or one with lines for gpuyard."""
     try:
         with open(path, "rb") as file:
             if file.read(2) != b"#!":
@@ -214,19 +210,17 @@ def _script(path: str) -> str | None:
     return None
 
 
-def _warn_of_deadline(wishes: Any) -> None:
-    """Tell whoever wants a job done before it can be, by their own account."""
-    if (deadline := wishes.get("deadline")) is None:
+def _warn_of_deadline(body: Mapping[str, Any]) -> None:
+    if (deadline := body.get("deadline")) is None:
         return
     import time
 
-    takes = wishes.get("estimate") or wishes.get("time_limit") or 0.0
-    if max(time.time(), wishes.get("begin") or 0.0) + takes > deadline:
+    takes = body.get("estimate") or body.get("time_limit") or 0.0
+    if max(time.time(), body.get("begin") or 0.0) + takes > deadline:
         output.say("warning: this job cannot be done by its deadline, even if it starts as soon as it may")
 
 
 def _warn_of_real_gpus(wanted: list[dict[str, Any]], client: Client) -> None:
-    """Tell whoever says what jobs use of simulated GPUs where there are none."""
     if any(one.get("simulate_use") for one in wanted) and not client.gpus()["simulated"]:
         output.say("warning: --simulate-use is for simulated GPUs; of real ones it is measured what a job uses")
 
@@ -248,7 +242,6 @@ def send(context: typer.Context, request: Request, client: Client) -> str:
 
 
 def _tell_where(who: str, wanted: list[dict[str, Any]], client: Client) -> None:
-    """Tell where jobs are to run, if that is not here."""
     if client.host is None:
         return
     places = ", ".join(dict.fromkeys(one.get("directory", "your home directory") for one in wanted))
@@ -258,7 +251,6 @@ def _tell_where(who: str, wanted: list[dict[str, Any]], client: Client) -> None:
 
 
 def _mailed(wanted: list[dict[str, Any]], client: Client) -> list[dict[str, Any]]:
-    """The same jobs; of those that want mail which cannot be sent, what can be done is done."""
     if not any(one.get("notify") for one in wanted):
         return wanted
 

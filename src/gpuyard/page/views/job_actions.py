@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
 from urllib.parse import urlencode
@@ -16,94 +15,50 @@ from gpuyard.api.types import OVER
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.page.api import Facts
 from gpuyard.page.parts import button, confirm, empty, heading, job_path, tagged
+from gpuyard.page.views.job_form import Moment, read_field
 from gpuyard.page.visit import Visit
+from gpuyard.spec.fields import FIELD, FIELDS
+from gpuyard.spec.job_field import JobField
+from gpuyard.spec.kinds import INSTANT, SHARE
 from gpuyard.spec.times import parse_when
-from gpuyard.units import format_number, format_size, parse_duration, parse_share
+
+_ENTRIES = sorted((field.dialog.place, field.name) for field in FIELDS if field.dialog)
+EDITED = [FIELD[name] for _, name in _ENTRIES]
+"""What the dialog can change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """Something that can be changed."""
-
-    name: str
-    """As the API calls it."""
-    label: str
-    hint: str
-    now: Callable[[Facts], str]
-    read: Callable[[str], Any]
-    """What a text that is not empty means; raises `UserError`."""
-    while_running: bool = False
-    emptied: Any = None
-    """What an empty text means."""
-
-
-def _whole(text: str) -> int:
-    if not text.strip().isdecimal():
-        raise UserError(f"'{text}' is not a whole number")
-    return int(text)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"'{text}' is not a number") from None
-
-
-def _words(text: str) -> list[str]:
-    return [word for word in text.replace(",", " ").split() if word]
-
-
-def _long(seconds: float | None) -> str:
-    """A duration as it can be typed again."""
-    if seconds is None:
-        return ""
-    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
-        if seconds >= length and seconds % length == 0:
-            return f"{seconds / length:.0f}{unit}"
-    return f"{format_number(seconds)}s"
-
-
-def _share(job: Facts) -> str:
-    if job["gpu_memory_asked"] == "auto":
+def current_text(field: JobField, job: Facts) -> str:
+    """The present value as an input text."""
+    value = job.get(field.told_as)
+    if field.kind is SHARE and job["gpu_memory_asked"] == "auto":
         return "auto"
-    return format_size(job["gpu_memory"]) if job["gpu_memory"] else ""
+    if value is None or field.kind is INSTANT:
+        return value or ""
+    return field.kind.format(value)
 
 
-def _bytes(text: str) -> int | str:
-    return text if text == "auto" else parse_share(text)
-
-
-FIELDS = (
-    Field("priority", "Priority", "higher runs first", lambda job: format_number(job["priority"]), _number, True, 0),
-    Field("time_limit", "Time limit", "90m, 1h30m, 1-12:00:00; empty: none", lambda job: _long(job["time_limit"]),
-          parse_duration, True),
-    Field("gpus", "GPUs", "how many", lambda job: str(job["gpu_count"]), _whole, emptied=1),
-    Field("gpu_memory", "Memory of each GPU", "6G to share it, auto: as measured; empty: whole GPUs", _share, _bytes),
-    Field("begin", "Not before", "16:00, tomorrow, +90m; empty: any time", lambda job: job["begin_at"] or "", str),
-    Field("dependency", "After", "afterok:12; empty: after nobody", lambda job: job["dependency"] or "", str),
-    Field("retries", "Retries", "if it fails", lambda job: str(job["retries"]), _whole, True, 0),
-    Field("name", "Name", "what to call it", lambda job: job["name"] or "", str, True),
-    Field("tags", "Tags", "words to find it by", lambda job: " ".join(job["tags"]), _words, True, []),
-)  # fmt: skip
-
-
-def editable_fields(job: Facts) -> list[Field]:
+def editable_fields(job: Facts) -> list[JobField]:
+    """What can be changed of a job as it stands."""
     waits = set(job.get("tasks") or {job["state"]: 1}) & {"queued", "held"}
-    return [field for field in FIELDS if waits or field.while_running]
+    return [field for field in EDITED if waits or field.while_running]
 
 
 def changes(job: Facts, given: Mapping[str, str], instant: Callable[[str], str]) -> dict[str, Any]:
+    """The changed fields, as the API takes them."""
     found: dict[str, Any] = {}
-    for field in FIELDS:
-        text = given.get(field.name)
-        if text is None or text.strip() == field.now(job):
+    for field in EDITED:
+        text = given.get(field.name, current_text(field, job)).strip()
+        if text == current_text(field, job):
             continue
         try:
-            value = field.read(text.strip()) if text.strip() else field.emptied
+            if not text:
+                found[field.name] = field.blank
+            elif field.kind is INSTANT:
+                found[field.name] = instant(text)
+            else:
+                found |= read_field(field, text, Moment(time.time()))
         except UserError as error:
-            raise UserError(f"{field.label}: {error}") from error
-        found[field.name] = instant(value) if field.name == "begin" and value else value
+            raise UserError(f"{field.dialog.label if field.dialog else field.name}: {error}") from error
     return found
 
 
@@ -133,8 +88,9 @@ class EditDialog:
             heading(f"Edit job {self._job['id']}", 2)
             with ui.element("div").classes("gy-job-fields"):
                 for field in editable_fields(self._job):
-                    entry = ui.input(field.label, value=field.now(self._job)).props("outlined dense")
-                    entry._props["hint"] = field.hint
+                    assert field.dialog is not None
+                    entry = ui.input(field.dialog.label, value=current_text(field, self._job)).props("outlined dense")
+                    entry._props["hint"] = field.dialog.hint
                     inputs[field.name] = entry
             if self._job["state"] == "running":
                 ui.label("It runs already; what its GPUs depend on cannot change any more.").classes("gy-soft")

@@ -5,39 +5,25 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import tzinfo
 from typing import Any
 
 from gpuyard.errors import UserError
 from gpuyard.page.views import shell_syntax
-from gpuyard.spec.notation import parse_array, parse_dependency
-from gpuyard.spec.times import parse_when
-from gpuyard.units import format_size, parse_duration, parse_indices, parse_share, parse_signal
+from gpuyard.spec import kinds
+from gpuyard.spec.fields import FIELDS, HOME, MOST_SECONDS
+from gpuyard.spec.job_field import JobField
+from gpuyard.spec.kinds import Moment as Moment
+from gpuyard.units import format_duration, format_size, parse_duration
 
 Form = Mapping[str, str | bool]
 RequestBody = dict[str, Any]
-HOME = "~"
-_NOTICES = ("start", "finish", "failure", "timeout", "long-wait", "tasks")
-_LONGEST_DELAY = 3600.0
-_MOST_SECONDS = 1e10
-_LONGEST_NAME = 200
-_MOST_OOMS = 100
-_NAME = re.compile(r"[^=\s]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """When a form is read, and where: `16:00` means another instant elsewhere."""
-
-    now: float
-    zone: tzinfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The GPUs that there are; none if nobody knows."""
+    """The machine's GPUs; none if they are not known."""
 
     gpus: tuple[int, ...] = ()
     memory: float = math.inf
@@ -46,41 +32,34 @@ class Machine:
 
 @dataclass(slots=True)
 class ParsedForm:
-    """What a form says."""
-
     body: RequestBody = field(default_factory=dict)
-    """What is to be posted."""
+    """The body of the request."""
     errors: dict[str, str] = field(default_factory=dict)
-    """What is wrong, as a sentence, by field."""
+    """Sentences by field."""
     warnings: dict[str, str] = field(default_factory=dict)
-    """What may not be meant so."""
+    """Sentences by field; they do not keep the form from being sent."""
     wrap: str = ""
-    """The command as a shell would be given it, where it looks as if that was meant."""
-
-
-Reader = Callable[[str, Moment], RequestBody]
+    """The command wrapped in a shell, if it looks like shell syntax."""
 
 
 def text_of(form: Form, name: str) -> str:
-    """What a field holds, without blanks around it."""
     value = form.get(name, "")
     return value.strip() if isinstance(value, str) else ""
 
 
 def ticked(form: Form, name: str) -> bool:
-    """Whether a box is ticked."""
     return form.get(name) is True
 
 
 def parse_form(form: Form, moment: Moment, machine: Machine | None = None) -> ParsedForm:
-    """What a form says, as of a moment; what is wrong is told, and what cannot be on this machine."""
+    """The request that a form describes, with its errors, including what this machine cannot do."""
     found = ParsedForm({"command": [], "gpus": 1})
     _read_command(form, found)
     found.body["directory"] = text_of(form, "directory") or HOME
-    for name, reader in READERS.items():
-        if text := text_of(form, name):
+    for name, declared in FORM_FIELDS.items():
+        if name != "directory" and name not in TICKS and (text := text_of(form, name)):
             try:
-                found.body |= reader(text, moment)
+                found.body |= read_field(declared, text, moment)
             except UserError as error:
                 found.errors[name] = sentence(str(error))
     for name in TICKS:
@@ -126,168 +105,72 @@ def _read_command(form: Form, found: ParsedForm) -> None:
         found.wrap = shell_syntax.shell_command(text)
 
 
-def _gpus(text: str, moment: Moment) -> RequestBody:
-    return {"gpus": _whole(text, 1, 1_000_000, "how many GPUs")}
+def read_field(field: JobField, text: str, moment: Moment) -> RequestBody:
+    """What the text of a field says; raises `UserError` where that is nothing, or beyond the field's limits."""
+    found = _CHECKS.get(field.kind, _plain)(field, text, moment)
+    return {} if field.kind is kinds.VARIABLES and not found[field.name] else found
 
 
-def _retries(text: str, moment: Moment) -> RequestBody:
-    return {"retries": _whole(text, 0, 1000, "how often it may run again")}
+def _plain(field: JobField, text: str, moment: Moment) -> RequestBody:
+    if field.longest and len(text) > field.longest:
+        raise UserError(f"a {field.name} has {field.longest} characters at most; this has {len(text)}")
+    return field.read(text, moment)
 
 
-def _whole(text: str, least: int, most: int, what: str) -> int:
+def _number(field: JobField, text: str, moment: Moment) -> RequestBody:
+    least, most, form = field.least, field.most, field.form
+    complaint = form.complaint.format(text=text, least=least, most=most) if form else ""
+    asks = (form.asks if form else "") or "a number"
     try:
-        number = int(text)
-    except ValueError:
-        raise UserError(f"'{text}' is not a whole number; write {what}, as in {max(least, 2)}") from None
-    if not least <= number <= most:
-        raise UserError(f"{what} is a number from {least} to {most:,}, not {text}")
-    return number
+        number = field.kind.parse(text.removesuffix("%") if field.unit == "percent" else text, moment)
+    except UserError as error:
+        raise UserError(complaint or f"{error}; write {asks}, as in {max(least or 0, 2)}") from None
+    if not (-math.inf if least is None else least) <= number <= (math.inf if most is None else most):
+        raise UserError(complaint or f"{asks} is a number from {least} to {most:,}, not {text}")
+    return {field.name: number}
 
 
-def _priority(text: str, moment: Moment) -> RequestBody:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise UserError(f"'{text}' is not a priority; write a number: higher goes first, and 0 is usual")
-    return {"priority": number}
+def _seconds(field: JobField, text: str, moment: Moment) -> RequestBody:
+    seconds, most = parse_duration(text), field.most or math.inf
+    if seconds < 0 or (not seconds and field.above is not None):
+        raise UserError("it must be more than 0; leave it empty if there is none")
+    if not seconds <= most:
+        longest = "an hour" if most == 3600 else format_duration(most)
+        raise UserError("that is longer than anything takes" if most == MOST_SECONDS else f"it is at most {longest}")
+    return {field.name: seconds}
 
 
-def _seconds(name: str, *, none: bool, most: float = _MOST_SECONDS) -> Reader:
-    def reading(text: str, moment: Moment) -> RequestBody:
-        seconds = parse_duration(text)
-        if seconds < 0 or (not seconds and not none):
-            raise UserError("it must be more than 0; leave it empty if there is none")
-        if not seconds <= most:
-            raise UserError("it is at most an hour" if most == _LONGEST_DELAY else "that is longer than anything takes")
-        return {name: seconds}
-
-    return reading
-
-
-def _begin(text: str, moment: Moment) -> RequestBody:
-    return {"begin": parse_when(text, moment.now, moment.zone)}
-
-
-def _deadline(text: str, moment: Moment) -> RequestBody:
-    at = parse_when(text, moment.now, moment.zone)
-    if at <= moment.now:
+def _instant(field: JobField, text: str, moment: Moment) -> RequestBody:
+    found = field.read(text, moment)
+    if field.future and found[field.name] <= moment.now:
         raise UserError("that is in the past")
-    return {"deadline": at}
-
-
-def _name(text: str, moment: Moment) -> RequestBody:
-    if len(text) > _LONGEST_NAME:
-        raise UserError(f"a name has {_LONGEST_NAME} characters at most; this has {len(text)}")
-    return {"name": text}
-
-
-def _from(text: str, moment: Moment) -> RequestBody:
-    return {"from": parse_indices(text)}
-
-
-def _gpu_memory(text: str, moment: Moment) -> RequestBody:
-    return {"gpu_memory": text if text == "auto" else parse_share(text)}
-
-
-def _oom_retries(text: str, moment: Moment) -> RequestBody:
-    if not text.isdecimal() or int(text) > _MOST_OOMS:
-        raise UserError(f"'{text}' is no number of attempts, 0 to {_MOST_OOMS}")
-    return {"oom_retries": int(text)}
-
-
-def _thread_percentage(text: str, moment: Moment) -> RequestBody:
-    try:
-        percent = float(text.removesuffix("%"))
-    except ValueError:
-        percent = math.nan
-    if not 1 <= percent <= 100:
-        raise UserError(f"'{text}' is no percentage, 1 to 100")
-    return {"thread_percentage": percent}
-
-
-def _dependency(text: str, moment: Moment) -> RequestBody:
-    parse_dependency(text)
-    return {"dependency": text}
-
-
-def _array(text: str, moment: Moment) -> RequestBody:
-    parse_array(text)
-    return {"array": text}
-
-
-def _signal(text: str, moment: Moment) -> RequestBody:
-    signal, notice = parse_signal(text)
-    return {"signal": signal} | ({} if notice is None else {"notice": notice})
-
-
-def words_in(text: str) -> list[str]:
-    """Words between commas and blanks, each once."""
-    return list(dict.fromkeys(text.replace(",", " ").split()))
-
-
-def _tags(text: str, moment: Moment) -> RequestBody:
-    return {"tags": words_in(text)}
-
-
-def _notify(text: str, moment: Moment) -> RequestBody:
-    return {"notify": words_in(text)}
-
-
-def _notify_on(text: str, moment: Moment) -> RequestBody:
-    words = words_in(text)
-    for word in words:
-        if word not in _NOTICES:
-            raise UserError(f"'{word}' is nothing to be told of; write some of {', '.join(_NOTICES)}")
-    return {"notify_on": words}
-
-
-def variables_in(text: str) -> dict[str, str]:
-    """`NAME=VALUE` lines."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        if not line.strip():
-            continue
-        name, equals, value = line.partition("=")
-        name = name.strip().removeprefix("export ").strip()
-        if not equals or not _NAME.fullmatch(name):
-            raise UserError("each line is NAME=VALUE; this one is not: " + _hidden(line))
-        found[name] = value
     return found
 
 
-def _hidden(line: str) -> str:
-    """The beginning of a line, which may hold a secret."""
-    return line[:12] + ("…" if len(line) > 12 else "")
+def _choice(field: JobField, text: str, moment: Moment) -> RequestBody:
+    if text not in field.choices:
+        raise UserError(f"it is {' or '.join(field.choices)}")
+    return {field.name: text}
 
 
-def _variables(text: str, moment: Moment) -> RequestBody:
-    return {"variables": found} if (found := variables_in(text)) else {}
+def _words(field: JobField, text: str, moment: Moment) -> RequestBody:
+    words = kinds.split_words(text)
+    if field.most_items and len(words) > field.most_items:
+        raise UserError(f"these are {len(words)} words; write {field.most_items} at most")
+    for word in words:
+        if field.choices and word not in field.choices:
+            assert field.form is not None
+            raise UserError(field.form.complaint.format(text=word, choices=", ".join(field.choices)))
+    return {field.name: words}
 
 
-def _text(name: str) -> Reader:
-    return lambda text, moment: {name: text}
-
-
-def _open_mode(text: str, moment: Moment) -> RequestBody:
-    if text not in ("append", "truncate"):
-        raise UserError("it is append or truncate")
-    return {"open_mode": text}
-
-
-READERS: dict[str, Reader] = {
-    "gpus": _gpus, "name": _name, "gpu_memory": _gpu_memory, "from": _from,
-    "time": _seconds("time_limit", none=False), "estimate": _seconds("estimate", none=False),
-    "begin": _begin, "deadline": _deadline, "priority": _priority, "dependency": _dependency, "array": _array,
-    "retries": _retries, "retry_delay": _seconds("retry_delay", none=True, most=_LONGEST_DELAY),
-    "signal": _signal, "grace": _seconds("grace", none=True), "tags": _tags, "variables": _variables,
-    "output": _text("output"), "error": _text("error"), "open_mode": _open_mode, "notify": _notify,
-    "notify_on": _notify_on, "profile": _text("profile"), "oom_retries": _oom_retries,
-    "thread_percentage": _thread_percentage,
+_CHECKS = {
+    kinds.WHOLE: _number, kinds.NUMBER: _number, kinds.DURATION: _seconds, kinds.INSTANT: _instant,
+    kinds.CHOICE: _choice, kinds.WORDS: _words, kinds.LIST: _words,
 }  # fmt: skip
-"""What each field of text says."""
-TICKS = ("hold", "preemptible", "adaptive", "requeue", "cap", "mps")
+FORM_FIELDS = {field.form_name: field for field in FIELDS if field.form}
+"""By what the form calls them, in the order of the command line's options."""
+TICKS = tuple(name for name, field in FORM_FIELDS.items() if field.kind is kinds.SWITCH)
 
 
 def _check_together(found: ParsedForm, moment: Moment) -> None:
@@ -309,7 +192,6 @@ def _check_together(found: ParsedForm, moment: Moment) -> None:
 
 
 def _check_machine(found: ParsedForm, machine: Machine) -> None:
-    """What can never be, on this machine."""
     count, known = found.body["gpus"], set(machine.gpus)
     named = found.body.get("from", ())
     if known and (strange := [index for index in named if index not in known]):
@@ -323,22 +205,24 @@ def _check_machine(found: ParsedForm, machine: Machine) -> None:
         found.errors["gpu_memory"] = f"The largest GPU here has {format_size(machine.memory)}; ask for less."
 
 
-_FIELDS = {"time_limit": "time", "notice": "signal", "from_": "from", "environment": "variables"}
+_BY_REQUEST = {"notice": "signal", "environment": "variables"} | {
+    field.name: form_name for form_name, field in FORM_FIELDS.items()
+}
+"""What the form calls a part of a request."""
 
 
 _ABOUT = {" follow": "dependency", "subscription": "notify"}
-"""Fields that a complaint is about which begins with another word."""
+"""Words of the daemon's messages that tell the field."""
 
 
 def field_of(where: str) -> str:
-    """The field that a complaint of the daemon is about; empty if it is none of the form's."""
-    name = where.partition(".")[0]
-    name = _FIELDS.get(name, name)
-    return name if name in READERS or name in TICKS or name in ("command", "directory") else ""
+    """The form's field that a part of a request belongs to; empty if there is none."""
+    name = where.partition(".")[0].removesuffix("_")
+    return _BY_REQUEST.get(name, name if name in ("command", *FORM_FIELDS) else "")
 
 
 def errors_by_field(detail: str, errors: list[dict[str, str]]) -> dict[str, str]:
-    """What the daemon refused, by field; under no name what is about no field."""
+    """The daemon's errors by field; those about no field under an empty name."""
     found: dict[str, str] = {}
     where = next((name for word, name in _ABOUT.items() if word in detail), re.split(r"[\s:]", detail, maxsplit=1)[0])
     for error in errors or [{"where": where, "message": detail}]:
@@ -348,5 +232,5 @@ def errors_by_field(detail: str, errors: list[dict[str, str]]) -> dict[str, str]
 
 
 def program(command: list[str]) -> str:
-    """What a command is called if nobody says."""
+    """A command's default name."""
     return os.path.basename(command[0]) if command else ""

@@ -23,7 +23,7 @@ from gpuyard.server import tasks
 from gpuyard.server.context import Context
 from gpuyard.server.intake import JobIntake, with_login_defaults
 from gpuyard.server.requests import Body, Command, read_json
-from gpuyard.server.responses import ReasonTexts, explain_json, job_json, reply, times_are_known
+from gpuyard.server.responses import ReasonTexts, explain_json, job_json, reply, stored_fields, times_are_known
 from gpuyard.server.routes.notifications import Notifications
 from gpuyard.server.routes.submissions import Cancellation, Changes, Copy, Submission
 from gpuyard.server.routing import AT, LATER, LOCATION, NO_JOB, NOT_CHANGED, Route, created, links_to, ok, owner
@@ -33,17 +33,14 @@ from gpuyard.spec.notation import ranges
 _ARRAY_LOOK = 0.05  # seconds between looks at an array that a client waits for
 
 JOB: dict[str, Any] = {
-    "id": "17", "name": "train", "user": "ann", "state": "queued", "reason": "waits for 2 GPUs: 1 is free",
-    "attempt": 0, "gpus": [], "exit_code": None, "submitted_at": AT, "started_at": None, "ended_at": None,
-    "expected_end_at": None, "gpu_count": 2, "gpu_memory": None, "priority": 0.0, "command": ["python", "train.py"],
-    "directory": "/home/ann/project", "tags": ["paper"], "estimate": 7200.0, "time_limit": 14400.0, "message": None,
-    "array": None, "task": None, "begin_at": None, "deadline_at": None, "dependency": None, "retries": 0,
-    "retry_delay": 0.0, "failures": 0, "output": None, "error": None, "open_mode": None, "among": None, "grace": 10.0,
-    "requeue": False, "signal": "TERM", "notice": None, "preemptible": False, "preemptions": 0, "adaptive": False,
-    "granted": [], "notify": [],
-    "notify_on": [], "gpu_memory_asked": None, "measured": None, "energy_wh": None, "gpu_hours": 0.0,
-    "prediction": None, "admission": None, "ooms": 0, "oom_retries": 3,
-    "cap": False, "alone": True, "mps": False, "thread_percentage": None, "simulate_use": None, "profile": None,
+    **stored_fields({}), "id": "17", "name": "train", "user": "ann", "state": "queued",
+    "reason": "waits for 2 GPUs: 1 is free", "attempt": 0, "gpus": [], "exit_code": None, "submitted_at": AT,
+    "started_at": None, "ended_at": None, "expected_end_at": None, "gpu_count": 2, "gpu_memory": None, "priority": 0.0,
+    "command": ["python", "train.py"], "directory": "/home/ann/project", "tags": ["paper"], "estimate": 7200.0,
+    "time_limit": 14400.0, "message": None, "array": None, "task": None, "begin_at": None, "deadline_at": None,
+    "dependency": None, "failures": 0, "output": None, "error": None, "among": None, "preemptible": False,
+    "preemptions": 0, "granted": [], "notify": [], "gpu_memory_asked": None, "measured": None, "energy_wh": None,
+    "gpu_hours": 0.0, "prediction": None, "admission": None, "ooms": 0, "oom_retries": 3, "alone": True,
     "batch": None, "row": None, "kind": "job", "progress": None,
 }  # fmt: skip
 SUBMISSIONS: dict[str, Any] = {

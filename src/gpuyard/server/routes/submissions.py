@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, create_model
 
 from gpuyard.config import Settings
 from gpuyard.core.model import Request
@@ -20,51 +20,35 @@ from gpuyard.notify.subscriptions import is_url
 from gpuyard.predict.signatures import reads_text
 from gpuyard.server.request_fields import (
     WHOLE,
-    Adaptive,
-    ArrayWish,
-    Begin,
+    ArrayText,
     Command,
-    Deadline,
-    Dependency,
     Directory,
     Environment,
     Estimate,
-    File,
     From,
     GpuMemory,
     Gpus,
-    GpuShare,
     Grace,
-    Name,
-    Notice,
-    Notify,
-    NotifyOn,
-    OomRetries,
-    OpenMode,
-    Preemptible,
     Priority,
-    Profile,
-    Retries,
-    RetryDelay,
-    Signal,
-    SimulateUse,
     Tags,
     Text,
-    ThreadPercentage,
     TimeLimit,
     Word,
+    declared,
+    request_type,
 )
+from gpuyard.spec.fields import FIELDS
 from gpuyard.spec.notation import parse_array
-from gpuyard.spec.work import Work
+from gpuyard.spec.work import DEFAULTS, Work
 from gpuyard.units import check_signal
 
 RETRY_DELAY = 30.0
-"""Seconds before the first retry, if nobody says otherwise."""
+"""Default number of seconds before the first retry."""
 MOST_SCRIPT = 2**22
 
 
 def program(command: Sequence[str]) -> str:
-    """What a command is called, with a mark in place of every byte that is no UTF-8: SQLite takes none of those."""
+    """A command's name; bytes that are not UTF-8 are replaced, because SQLite does not take them."""
     return os.fsencode(command[0].rpartition("/")[2]).decode(errors="replace")
 
 
@@ -89,11 +73,9 @@ class Asked(BaseModel):
 
     @property
     def estimated(self) -> bool:
-        """Whether anybody said how long it takes."""
         return self.estimate is not None or self.time_limit is not None
 
     def request(self, settings: Settings) -> Request:
-        """What a policy may know of it."""
         return self._request_with(settings, preemptible=False)
 
     def _request_with(self, settings: Settings, **more: Any) -> Request:
@@ -110,38 +92,51 @@ class Asked(BaseModel):
 
 
 def share(memory: float | str | None) -> dict[str, Any]:
-    """What a request says of a share of GPUs; what is to be found out is a whole one until then."""
+    """The part of a `Request` about a share; `auto` is a whole GPU until the share is known."""
     return {"memory": memory, "compute": 0.0} if isinstance(memory, float | int) else {"memory": 0.0, "compute": 100.0}
 
 
-class AskedForJob(Asked):
+if TYPE_CHECKING:
+
+    class _JobFields(Asked):
+        gpu_memory: float | Literal["auto"] | None = None  # type: ignore[assignment]  # of a lease nothing can be found out
+
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    _JobFields = create_model(
+        "_JobFields",
+        __base__=Asked,
+        **{
+            field.name: (request_type(field), field.default)
+            for field in FIELDS
+            if field.editable and field.name not in ("from", "tags", *(Asked.model_fields.keys() - {"gpu_memory"}))
+        },
+    )
+
+
+class AskedForJob(_JobFields):
     """What is asked for jobs, and may change while they wait."""
 
-    gpu_memory: GpuShare = None  # type: ignore[assignment]  # of a lease nothing can be found out
-    oom_retries: OomRetries = None
-    cap: Annotated[bool, Field(description="Whether its framework is told to keep to its share.")] = False
-    simulate_use: SimulateUse = None
-    mps: Annotated[bool, Field(description="Whether it is a client of MPS.")] = False
-    thread_percentage: ThreadPercentage = None
-    profile: Profile = None
-    name: Name = None
-    grace: Grace = None
-    requeue: bool = False
-    begin: Begin = None
-    deadline: Deadline = None
-    dependency: Dependency = None
-    retries: Retries = 0
-    retry_delay: RetryDelay = None
-    output: File = None
-    error: File = None
-    open_mode: OpenMode = None
-    slurm: Annotated[bool, Field(description="Whether it is given the variables that Slurm would give it.")] = False
-    preemptible: Preemptible = False
-    adaptive: Adaptive = False
-    signal: Signal = "TERM"
-    notice: Notice = None
-    notify: Notify = None
-    notify_on: NotifyOn = None
+    def _stored(self, names: Iterable[str], settings: Settings, command: Sequence[str]) -> dict[str, Any]:
+        """These fields as `Work` has them, with what the settings say where nothing is asked for."""
+        found: dict[str, Any] = {}
+        for name in names:
+            value = getattr(self, name)
+            if value is None:
+                value = getattr(settings, name) if name in _IN_SETTINGS else DEFAULTS[name]
+            found[name] = tuple(value) if isinstance(value, list) else value
+        if "name" in found:
+            found["name"] = found["name"] or program(command)
+        if "signal" in found:
+            found["signal"] = check_signal(found["signal"])
+        if any(is_url(ref) for ref in found.get("notify", ())):
+            raise Bug("a URL to send notifications to would have come into the log; please report this")
+        return found
+
+
+_STORED = frozenset(field.name for field in FIELDS if field.stored and field.editable)
+_IN_SETTINGS = ("grace", "oom_retries")
 
 
 class BatchRow(BaseModel):
@@ -159,30 +154,27 @@ class Submission(AskedForJob):
     """A job as its submitter describes it."""
 
     command: Command
-    directory: Annotated[
-        Text | None, Field(description="Where it runs: an absolute path, or ~/PATH; the home directory if not said.")
-    ] = None
+    directory: Annotated[Text | None, declared("directory")] = None
     environment: Annotated[
         Environment | None, Field(description="All of its environment; if not said, that of a login.")
     ] = None
-    variables: Annotated[Environment, Field(description="What comes on top of its environment.")] = {}
-    tags: Tags = []
+    variables: Annotated[Environment, declared("variables")] = {}  # noqa: RUF012  # pydantic copies defaults
+    tags: Tags = []  # noqa: RUF012
     umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit."), WHOLE] = 0o022
     hold: bool = False
-    array: ArrayWish = None
+    array: ArrayText = None
     script: Annotated[Text | None, Field(description="A text that is run in place of the command's first word.")] = None
     own_id: Annotated[bool, Field(description="Whether `{id}` in its command is its id.")] = False
     row: Annotated[BatchRow | None, Field(description="Of a batch: where it stands in the file.")] = None
 
     def wanted(self, settings: Settings) -> JobRequest:
-        """The job, or the array, as the desk takes it; whose it is, is not for the submitter to say."""
+        """The job, or the array, for the daemon's intake; the server adds the user."""
         return JobRequest(
             self.work(settings), self.request(settings), self.environment or {}, self.hold, self.dependency or "",
             self.array or "", self.script or "", self.own_id,
         )  # fmt: skip
 
     def work(self, settings: Settings) -> Work:
-        """What it is to run."""
         directory, row = self.directory or "", self.row
         check_command(self.command, directory)
         _check_script(self.script)
@@ -195,46 +187,26 @@ class Submission(AskedForJob):
             raise UserError("a thread percentage is for clients of MPS: give --mps as well, or leave it out")
         if self.notice and self.notice >= (self.time_limit or math.inf):
             raise UserError("the signal would come before it begins: let its notice be shorter than its time limit")
+        stored = self._stored(_STORED, settings, self.command)
+        if self.retries and self.retry_delay is None:
+            stored["retry_delay"] = RETRY_DELAY
+        simulated = bool(settings.simulate_gpus)
+        stored["simulate_use"] = said_use(self.simulate_use, self.environment or {}, self.command, simulated=simulated)
         return Work(
             command=tuple(self.command),
             directory=directory,
-            name=self.name or program(self.command),
-            tags=tuple(self.tags),
-            time_limit=self.time_limit,
-            grace=settings.grace if self.grace is None else self.grace,
-            requeue=self.requeue,
             output_limit=settings.output_limit,
             umask=self.umask,
             estimated=self.estimated,
-            retries=self.retries,
-            retry_delay=RETRY_DELAY if self.retries and self.retry_delay is None else self.retry_delay or 0.0,
-            output=self.output or "",
-            error=self.error or "",
-            open_mode=self.open_mode or "",
-            slurm=self.slurm,
-            signal=check_signal(self.signal),
-            notice=self.notice or 0.0,
-            notify=checked_refs(self.notify or ()),
-            notify_on=tuple(self.notify_on or ()),
-            simulate_use=said_use(
-                self.simulate_use, self.environment or {}, self.command, simulated=bool(settings.simulate_gpus)
-            ),
             auto_memory=self.gpu_memory == "auto" or (self.gpu_memory is None and bool(self.profile)),
-            oom_retries=settings.oom_retries if self.oom_retries is None else self.oom_retries,
-            cap=self.cap,
-            adaptive=self.adaptive,
-            mps=self.mps,
-            thread_percentage=self.thread_percentage or 0.0,
-            profile=self.profile or "",
             row=None if row is None else (row.number, row.wave, row.epochs, row.priority),
+            **stored,
         )
 
     def _notice(self, settings: Settings) -> float:
-        """Seconds that it may take to stop."""
         return self.notice or (settings.grace if self.grace is None else self.grace)
 
     def request(self, settings: Settings) -> Request:
-        """What a policy may know of it."""
         return self._request_with(
             settings,
             preemptible=self.preemptible,
@@ -272,7 +244,6 @@ class Batch(BaseModel):
     ] = False
 
     def complete(self) -> list[Submission]:
-        """The jobs, each with its environment."""
         return [self._complete(number, one) for number, one in enumerate(self.jobs, 1)]
 
     def _complete(self, number: int, one: Submission) -> Submission:
@@ -282,13 +253,6 @@ class Batch(BaseModel):
         if self.batch is not None and one.row is None:
             more["row"] = BatchRow(number=number, priority=one.priority)
         return one.model_copy(update=more) if more else one
-
-
-def checked_refs(refs: Sequence[str]) -> tuple[str, ...]:
-    """Who is to be told of a job, as the log may have it: a URL, which is a secret, has been replaced by then."""
-    if any(is_url(ref) for ref in refs):
-        raise Bug("a URL to send notifications to would have come into the log; please report this")
-    return tuple(refs)
 
 
 def _check_script(script: str | None) -> None:
@@ -319,14 +283,6 @@ class PolicyChoice(BaseModel):
     ] = False
 
 
-_EMPTY: dict[str, Any] = {
-    "tags": (), "time_limit": None, "requeue": False, "retries": 0, "retry_delay": RETRY_DELAY, "output": "",
-    "error": "", "open_mode": "", "slurm": False, "signal": "TERM", "notice": 0.0, "notify": (), "notify_on": (),
-    "cap": False, "adaptive": False, "simulate_use": "", "mps": False, "thread_percentage": 0.0, "profile": "",
-}  # fmt: skip
-"""What work is like where a wish is taken back; its grace is then that of the settings."""
-
-
 class Changes(AskedForJob):
     """What a job is to ask for instead; what is left out stays, and null takes it back."""
 
@@ -334,31 +290,21 @@ class Changes(AskedForJob):
 
     @property
     def given(self) -> set[str]:
-        """What is to change, as JSON calls it."""
+        """The names of the changed fields, as JSON has them."""
         return {name.rstrip("_") for name in self.model_fields_set}
 
     def applied(self, work: Work, request: Request, settings: Settings) -> tuple[Work, Request]:
-        """Work and request as they are to be."""
+        """Work and request after the changes."""
         changed = self._work(work, settings)
         told = self._estimate_told(work, request) is not None or changed.time_limit is not None
         return replace(changed, estimated=told), self._request(work, changed, request, settings)
 
     def _work(self, work: Work, settings: Settings) -> Work:
-        empty = {**_EMPTY, "grace": settings.grace}
-        given = {name: getattr(self, name) for name in empty.keys() & self.model_fields_set}
-        found = {name: empty[name] if value is None else value for name, value in given.items()}
-        found |= {name: tuple(found[name]) for name in ("tags", "notify_on") if name in found}
-        if "notify" in found:
-            found["notify"] = checked_refs(found["notify"])
+        found = self._stored(_STORED & self.model_fields_set, settings, work.command)
         if "gpu_memory" in self.model_fields_set:
             found |= {"auto_memory": self.gpu_memory == "auto", "asked_memory": 0.0}
-        if "oom_retries" in self.model_fields_set:
-            found["oom_retries"] = settings.oom_retries if self.oom_retries is None else self.oom_retries
-        if "name" in self.model_fields_set:
-            found["name"] = self.name or program(work.command)
-        if "signal" in found:
-            found["signal"] = check_signal(self.signal)
-        if found.get("retries") and not work.retry_delay and "retry_delay" not in found:
+        taken_back = "retry_delay" in found and self.retry_delay is None
+        if taken_back or (found.get("retries") and not work.retry_delay and "retry_delay" not in found):
             found["retry_delay"] = RETRY_DELAY
         return replace(work, **found)
 
@@ -389,13 +335,12 @@ class Changes(AskedForJob):
         return replace(request, **found)
 
     def _estimate(self, before: Work, request: Request, settings: Settings) -> float:
-        """Seconds that it should take; without an estimate of its own, its limit, or what is usual."""
+        """Seconds: its own estimate, else its limit, else the default."""
         usual = settings.default_estimate or math.inf
         limit = self.time_limit if "time_limit" in self.model_fields_set else before.time_limit
         return self._estimate_told(before, request) or limit or usual
 
     def _estimate_told(self, before: Work, request: Request) -> float | None:
-        """Its estimate, if there is one of its own."""
         if "estimate" in self.model_fields_set:
             return self.estimate
         return request.estimate if before.estimated and request.estimate != before.time_limit else None
@@ -407,10 +352,10 @@ class Copy(Changes):
     command: Command | None = None
     directory: Directory | None = None
     hold: bool = False
-    array: ArrayWish = None
+    array: ArrayText = None
 
     def copied(self, work: Work, request: Request, settings: Settings) -> JobRequest:
-        """The new job; whom the old one had to follow, and when it was to begin, was for the old one."""
+        """The new job, without the old one's dependencies, begin time and deadline."""
         fresh = replace(request, after=(), begin=0.0, deadline=math.inf, array="", at_most=0)
         new = replace(work, task=None, tasks=None, predicted=None, profiles="", ooms=0, blameless=0)
         work, request = self.applied(new, fresh, settings)

@@ -1,0 +1,169 @@
+"""`JobField`: all that is declared of one field of a job. The table is `spec.fields`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gpuyard.spec.kinds import SIGNAL, Kind, Moment
+from gpuyard.units import parse_signal
+
+
+class FormGroup(NamedTuple):
+    """Fields that belong together on the page's form."""
+
+    title: str
+    inside: str
+    """What is in there, while it is folded."""
+
+
+class Option(NamedTuple):
+    """An option of the command line."""
+
+    flags: tuple[str, ...]
+    help: str
+    metavar: str | None = None
+    edits: bool = True
+    """Whether `gpuyard edit` has it, if the field can be edited at all."""
+    local: bool = False
+    """Whether the command line itself makes something of it, and does not send it as it is."""
+
+
+class FormEntry(NamedTuple):
+    """A field on the page's form for a new job."""
+
+    group: FormGroup
+    place: int
+    """Orders the fields of a group."""
+    label: str
+    hint: str
+    example: str = ""
+    name: str = ""
+    """What the form calls it, if not as the API does."""
+    usual: str = ""
+    """A text that says the same as nothing."""
+    widget: str = "text"
+    """`text`, `number`, `area`, `tick` or `choice`."""
+    asks: str = ""
+    """What a number tells, for messages about it."""
+    complaint: str = ""
+    """What is wrong with any other text, if the kind's own message is too general."""
+
+
+class DialogEntry(NamedTuple):
+    """A field in the page's dialog that edits a job."""
+
+    place: int
+    label: str
+    hint: str
+
+
+class ShowLine(NamedTuple):
+    """A line of `gpuyard show`; it is left out where a field has its default."""
+
+    place: int
+    label: str
+    yes: str = "yes"
+    """What a switch that is on is shown as."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobField:
+    """A field of a job."""
+
+    name: str
+    """As the API calls it."""
+    kind: Kind
+    default: Any = None
+    """What the API assumes where it is left out."""
+    description: str = ""
+    """For the API."""
+
+    least: float | None = None
+    above: float | None = None
+    """The value must be larger than this."""
+    most: float | None = None
+    longest: int | None = None
+    """Characters of a text."""
+    most_items: int | None = None
+    choices: tuple[str, ...] = ()
+    future: bool = False
+    """Whether a time must not have passed already."""
+    unit: str = ""
+    """If not that of its kind."""
+
+    option: Option | None = None
+    keys: tuple[str, ...] = ()
+    """More keys for job files; the first is also the editor's."""
+    slurm: str = ""
+    """Slurm's option that means the same, without dashes."""
+    taken_back: str = "none"
+    """The text that takes it back."""
+    clears: bool = True
+    """Whether `none` takes it back, and is not a value of its own."""
+
+    editable: bool = True
+    """Whether it can change while the job waits."""
+    while_running: bool = False
+    """Whether it can change while the job runs."""
+    stored: bool = True
+    """Whether `Work` has it, under the same name; else the request to the core, or the queue, has it."""
+    answer: str | None = None
+    """What a job's JSON calls it, if not as requests do; empty: it is not told."""
+    null: bool = False
+    """Whether a job's JSON has null in place of an empty number."""
+
+    form: FormEntry | None = None
+    dialog: DialogEntry | None = None
+    editor: int = 0
+    """Its place in the editor's file; 0: it is not there."""
+    show: ShowLine | None = None
+
+    @property
+    def flag(self) -> str:
+        """The option's first name, as in `--gpu-memory`."""
+        return self.option.flags[0].partition("/")[0] if self.option else ""
+
+    @property
+    def attribute(self) -> str:
+        """What the command line's code calls the option: `from_`, `time`, `gpu_memory`."""
+        name = self.flag.removeprefix("--").replace("-", "_")
+        return f"{name}_" if name == "from" else name
+
+    @property
+    def key(self) -> str:
+        """What files call it."""
+        return self.keys[0] if self.keys else self.flag.removeprefix("--")
+
+    @property
+    def all_keys(self) -> tuple[str, ...]:
+        """All that job files may call it: its long options, and more."""
+        options = [flag.partition("/")[0] for flag in self.option.flags] if self.option else []
+        return (*self.keys, *(flag.removeprefix("--") for flag in options if flag.startswith("--")))
+
+    @property
+    def told_as(self) -> str:
+        """What a job's JSON calls it; empty if it is not told."""
+        return self.name if self.answer is None else self.answer
+
+    @property
+    def null_if_empty(self) -> bool:
+        """Whether a job's JSON has null in place of an empty value."""
+        return self.null or self.kind.json == "string"
+
+    @property
+    def form_name(self) -> str:
+        """What the page's form calls it."""
+        return (self.form.name if self.form else "") or self.name
+
+    @property
+    def blank(self) -> Any:
+        """What JSON has to take it back."""
+        return self.default if self.taken_back == "none" else self.kind.parse(self.taken_back, Moment(0.0))
+
+    def read(self, text: str, moment: Moment) -> dict[str, Any]:
+        """What a text says, as JSON has it: a signal may bring a notice with it."""
+        if self.kind is not SIGNAL:
+            return {self.name: self.kind.parse(text, moment)}
+        signal, notice = parse_signal(text)
+        return {"signal": signal} | ({} if notice is None else {"notice": notice})
