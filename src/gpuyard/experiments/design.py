@@ -86,7 +86,7 @@ class Scheduler:
 
 
 METRICS = ("utilization", "memory_used", "power", "temperature")
-"""What is plotted if nobody says otherwise."""
+"""Plotted by default."""
 LAYOUTS = ("overlay", "stacked")
 """How that is drawn over time: all schedulers in one panel, and above each other."""
 MORE_LAYOUTS = (*LAYOUTS, "each", "beside")

@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 AT_ONCE = 0.1
 """Of its memory a job takes so much with its first work: contexts and libraries."""
 IDLE_POWER = 25.0
-"""Watts of a GPU that nobody works on."""
+"""Watts of an idle GPU."""
 POWER = {0.0: IDLE_POWER, 100.0: 300.0}
 """Watts by utilization, where a workload does not say."""
 COOL, RISE, LAG = 31.0, 0.2, 45.0

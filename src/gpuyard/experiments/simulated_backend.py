@@ -154,7 +154,7 @@ def _watt_hours(power: Series) -> float:
 
 
 PAUSE, LONGEST_PAUSE = 10.0, 300.0
-"""Seconds before a job that died begins anew; each time twice as many, up to the second number."""
+"""Seconds before a job that died begins again; doubled each time, up to the second number."""
 MOST_RESTARTS = 20
 """After so many it is given up."""
 

@@ -27,9 +27,9 @@ class ProcessTree(Protocol):
 
 
 class ChildTree:
-    """All that come from this process, which must adopt orphans: then whoever loses its parent is still below it.
+    """The descendants of this process, which must adopt orphans, so that they stay below it.
 
-    Nobody needs to be counted: of the few processes that are on a GPU, it is enough to go up from parent to parent.
+    No list is needed: of the few processes on a GPU, it is enough to go up from parent to parent.
     """
 
     def __init__(self) -> None:
@@ -51,15 +51,15 @@ class ChildTree:
 
 
 class ForeignTree:
-    """A process that somebody else started, and all that come from it.
+    """A process that we did not start, and its descendants.
 
-    Who loses its parent goes to the machine's first process, or to whoever adopts it. So those that were seen below it
-    are remembered, and if it leads a session, whoever is in that belongs to it.
+    Orphans go to the machine's first process, or to another that adopts them. So former descendants are remembered, and
+    if the process leads a session, all processes of that session are members.
     """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._known: dict[int, int] = {}  # when each started: a number may be somebody else's later
+        self._known: dict[int, int] = {}  # when each started: a pid may be used again
 
     def look(self) -> None:
         """Update the members; this walks through all processes of the machine."""
@@ -87,7 +87,7 @@ class ForeignTree:
 _PASSED_ON = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
-_BY_KERNEL = 0x80  # SI_KERNEL of siginfo.h: a terminal sent it, and to everybody in the group
+_BY_KERNEL = 0x80  # SI_KERNEL of siginfo.h: a terminal sent it, to the whole group
 _LONGEST = 3600.0  # seconds, of one wait
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -99,7 +99,7 @@ class Command:
     """
 
     def __init__(self) -> None:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if that was ignored, nobody would learn how a child ended
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, exit codes of children would be lost
         self._before = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, signal.SIGCHLD))
         self.pid = 0
 
@@ -114,9 +114,9 @@ class Command:
             raise UserError(f"{words[0]} cannot be run: {error.strerror}; check its name") from error
 
     def wait(self, look: Callable[[], None], every: float) -> int:
-        """Look every so many seconds until it has ended; its exit code, -n if signal n ended it.
+        """Look at intervals until it has ended; its exit code, -n if signal n ended it.
 
-        Whatever goes wrong with looking is told after its end: the command is not to suffer from it.
+        An exception of `look` is raised after its end, so that the command does not suffer from it.
         """
         failure: Exception | None = None
         due = time.monotonic()
@@ -173,7 +173,7 @@ def watch(
     seconds: float | None = None,
     pidfd: int | None = None,
 ) -> bool:
-    """Look every so many seconds: for a time, until a process has ended, or until somebody interrupts; whether so.
+    """Look at intervals: for a time, until a process has ended, or until an interrupt; returns whether there was one.
 
     `woken` is what `interruptions` gave.
     """

@@ -241,7 +241,7 @@ def value_axis(axes: Axes, metric: Metric, scale: Scale, found: Sequence[Panel])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     if metric.most is not None:
         axes.set_ylim(0, metric.most * 1.02)
-    elif metric.unit == "°C":  # nobody has a GPU at 0 °C, and a few degrees matter
+    elif metric.unit == "°C":  # no GPU is at 0 °C, and a few degrees matter
         low, high = lowest(found), highest(found)
         axes.set_ylim(low - 0.05 * (high - low) - 1.0, high + 0.05 * (high - low) + 1.0)
     else:

@@ -162,7 +162,7 @@ def beside(columns: Sequence[Column]) -> Column:
     if len(columns) == 1:
         return columns[0]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a span of which nobody knows is NaN, as it should be
+        warnings.simplefilter("ignore", RuntimeWarning)  # a span without values is NaN, as it should be
         mean = np.nanmean([column.mean for column in columns], axis=0)
         lows = [column.low for column in columns if column.low is not None]
         highs = [column.high for column in columns if column.high is not None]

@@ -32,12 +32,12 @@ class ClusterSettings:
     namespace: str = ""
     """Empty: that of the kubeconfig's context."""
     kind: str = "job"
-    """`pod` where nobody runs the controller that makes pods of jobs."""
+    """`pod` on clusters without the controller of Jobs."""
     backoff_limit: int = 20
     restart_policy: str = "OnFailure"
     host_ipc: bool = False
     gpu_memory: float = 0.0
-    """Bytes of a GPU, which nobody asks for more than; 0: what the nodes say."""
+    """Bytes of a GPU, the cap of requests; 0: as the nodes say."""
     prometheus: str = ""
     speed: float = 1.0
     """How many times as fast as the file says jobs come, and are said to run."""

@@ -44,7 +44,7 @@ class ManifestBuilder:
     scheduler: Scheduler
     percent: float
     capacity: float
-    """Bytes of the largest GPU; infinity: nobody knows."""
+    """Bytes of the largest GPU; infinity: not known."""
     run: str
     """What everything of the run is labelled with; its last six letters end the names."""
 
@@ -64,7 +64,7 @@ class ManifestBuilder:
         """A pod, without its kind."""
         workload, cluster = arrival.workload, self.settings.cluster
         said, chosen = self.settings.workloads[workload.name], self.settings.schedulers[self.scheduler.name]
-        labels, annotations, limits = self._wishes(workload, said)
+        labels, annotations, limits = self._gpu_request(workload, said)
         values = _values(arrival, cluster.speed)
         own = {EXPERIMENT: self.run, JOB: arrival.name}
         if cluster.forget:
@@ -86,7 +86,7 @@ class ManifestBuilder:
             found = merged(found, more)
         return found
 
-    def _wishes(self, workload: Workload, said: WorkloadSettings) -> tuple[dict[str, str], dict[str, str], Object]:
+    def _gpu_request(self, workload: Workload, said: WorkloadSettings) -> tuple[dict[str, str], dict[str, str], Object]:
         """How a pod asks for GPUs: labels, annotations, limits."""
         memory = int(asked(workload, self.percent, self.capacity) // MIB)
         if self.scheduler.sharing == "exclusive" or not memory:

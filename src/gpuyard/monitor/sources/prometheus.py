@@ -83,13 +83,13 @@ class PrometheusSource:
         """What was scraped in a span of time: every sample, or spans of `step` if that is much coarser."""
         if not start < end:
             raise UserError("a span of time has to end after it begins")
-        wish = _Request(checked_metrics(metrics), start, end, gpus, job, step)
+        request = _Request(checked_metrics(metrics), start, end, gpus, job, step)
         with Prometheus(
             self._url, self._token, patience=self._patience, timeout=self._timeout, sleep=self._sleep
         ) as server:
             server.name = self.name
             try:
-                return _Reading(server, wish).recording()
+                return _Reading(server, request).recording()
             except Unanswered as error:
                 return Recording(start, end, warnings=[f"{error}: nothing is known from it"])
             except TooMuch as error:
@@ -97,55 +97,57 @@ class PrometheusSource:
 
 
 class _Reading:
-    def __init__(self, server: Prometheus, wish: _Request) -> None:
-        self._server, self._wish = server, wish
+    def __init__(self, server: Prometheus, request: _Request) -> None:
+        self._server, self._request = server, request
         self._warnings: list[str] = []
 
     def recording(self) -> Recording:
-        wish = self._wish
+        request = self._request
         known = self._known()
         chosen = self._chosen(known)
         if not chosen:
-            return Recording(wish.start, wish.end, warnings=[*self._server.warnings, *self._warnings])
-        way = self._way(chosen)
+            return Recording(request.start, request.end, warnings=[*self._server.warnings, *self._warnings])
+        query = self._query(chosen)
         asked = {name.metric for name, _ in chosen}
-        lost = [one for one in _followed(fetch_all(way, self._server), asked) if one.metric in wish.metrics]
-        self._warnings += outage_texts(lost, asked.intersection(wish.metrics), wish.start, wish.end)
-        series = self._series(way, _described(chosen, known))
+        lost = [one for one in _followed(fetch_all(query, self._server), asked) if one.metric in request.metrics]
+        self._warnings += outage_texts(lost, asked.intersection(request.metrics), request.start, request.end)
+        series = self._series(query, _described(chosen, known))
         of_gpus = [one for one in series if not one.subject.job and one.metric != "xid"]  # which come and go
         unknown = outage_times(lost)
-        gaps = gap_texts(of_gpus, wish.start, min(wish.end, time.time()), unknown)
+        gaps = gap_texts(of_gpus, request.start, min(request.end, time.time()), unknown)
         self._missing(series, unknown)
         return Recording(
-            wish.start, wish.end, series, _marks(series),
+            request.start, request.end, series, _marks(series),
             [*self._server.warnings, *self._warnings, *gaps],
             simulated=bool(series) and all(one.subject.uuid.startswith("SIMULATED-") for one in series),
         )  # fmt: skip
 
     def _known(self) -> list[tuple[Name, Whose]]:
-        names = [one.name for one in names_for(self._wish.metrics)]
-        if self._wish.job or "process_memory" in self._wish.metrics:
+        names = [one.name for one in names_for(self._request.metrics)]
+        if self._request.job or "process_memory" in self._request.metrics:
             names += [name for name in _OF_JOBS if name not in names]
         match = "{__name__=~" + f'"{"|".join(names)}"' + "}"
-        span = {"start": f"{self._wish.start:.3f}", "end": f"{self._wish.end:.3f}"}
+        span = {"start": f"{self._request.start:.3f}", "end": f"{self._request.end:.3f}"}
         found = subjects(self._server.ask("series", {"match[]": match, **span}))
         if not found:
             self._warnings.append(
-                f"{self._server.name} knows no GPU {between(self._wish.start, self._wish.end)}; is dcgm-exporter, or "
-                f"gpuyard's /metrics, among its targets?"
+                f"{self._server.name} knows no GPU {between(self._request.start, self._request.end)}; "
+                "is dcgm-exporter, or gpuyard's /metrics, among its targets?"
             )
         return found
 
     def _chosen(self, known: list[tuple[Name, Whose]]) -> list[tuple[Name, Whose]]:
-        wish = self._wish
-        if known and wish.job:
+        request = self._request
+        if known and request.job:
             known = self._of_job(known)
         hosts = {one.host for _, one in known}
-        for text in wish.gpus:
+        for text in request.gpus:
             if known and not any(_is(one, text, hosts) for _, one in known):
                 self._warnings.append(f"{self._server.name} knows no GPU '{text}'")
-        wanted = {name.metric for name in names_for(wish.metrics)}
-        meant = {one.place for _, one in known if not wish.gpus or any(_is(one, text, hosts) for text in wish.gpus)}
+        wanted = {name.metric for name in names_for(request.metrics)}
+        meant = {
+            one.place for _, one in known if not request.gpus or any(_is(one, text, hosts) for text in request.gpus)
+        }
         keys = {one.key for _, one in known if not one.job and one.place in meant}
         return [
             (name, one) for name, one in known
@@ -153,11 +155,11 @@ class _Reading:
         ]  # fmt: skip
 
     def _of_job(self, known: list[tuple[Name, Whose]]) -> list[tuple[Name, Whose]]:
-        job = self._wish.job
+        job = self._request.job
         places = {one.place for _, one in known if one.job == job}
         keys = {one.key for _, one in known if not one.job and (one.hpc_job == job or one.place in places)}
         if not keys and not places:
-            if not self._wish.gpus:
+            if not self._request.gpus:
                 self._warnings.append(
                     f'{self._server.name} knows nothing of job {job}: no series has hpc_job="{job}" (the setting '
                     f"dcgm_job_mapping sees to that) and gpuyard's /metrics is not scraped; or say which GPUs it had"
@@ -166,39 +168,39 @@ class _Reading:
             return [(name, one) for name, one in known if not one.job]
         return [(name, one) for name, one in known if one.job == job or one.key in keys]
 
-    def _way(self, chosen: list[tuple[Name, Whose]]) -> Query:
+    def _query(self, chosen: list[tuple[Name, Whose]]) -> Query:
         """Every sample, unless that is too much or not wanted."""
-        wish, names = self._wish, sorted({name for name, _ in chosen})
+        request, names = self._request, sorted({name for name, _ in chosen})
         matchers = _matchers([one for _, one in chosen])
-        length, count = wish.end - wish.start, len(chosen)
-        if wish.step is None and length <= _SHORT:
-            return Samples(names, matchers, count, wish.start, wish.end, 1.0)
+        length, count = request.end - request.start, len(chosen)
+        if request.step is None and length <= _SHORT:
+            return Samples(names, matchers, count, request.start, request.end, 1.0)
         finest, slowest = self._periods(names[0].name if len(names) == 1 else "|".join(n.name for n in names), matchers)
         points = length / finest
-        if wish.step is None and points <= POINTS and points * count <= _MOST_SAMPLES:
-            return Samples(names, matchers, count, wish.start, wish.end, finest)
-        if wish.step is not None and wish.step < 2 * finest:
-            return Samples(names, matchers, count, wish.start, wish.end, finest)
-        step = wish.step if wish.step is not None else _nice(length / _SPANS)
-        return Spans(names, matchers, count, wish.start, wish.end, _whole(max(step, 2 * slowest)))
+        if request.step is None and points <= POINTS and points * count <= _MOST_SAMPLES:
+            return Samples(names, matchers, count, request.start, request.end, finest)
+        if request.step is not None and request.step < 2 * finest:
+            return Samples(names, matchers, count, request.start, request.end, finest)
+        step = request.step if request.step is not None else _nice(length / _SPANS)
+        return Spans(names, matchers, count, request.start, request.end, _whole(max(step, 2 * slowest)))
 
     def _periods(self, names: str, matchers: str) -> tuple[float, float]:
         """Seconds from scrape to scrape, of the series with most samples and of the one with fewest."""
         selector = "{__name__=~" + f'"{names}"{matchers}' + "}"
-        until = min(self._wish.end, time.time())
-        length = max(0.0, until - self._wish.start)
+        until = min(self._request.end, time.time())
+        length = max(0.0, until - self._request.start)
         for width in (120, 1200):
             for share in (1.0, 0.5, 0.25, 0.75, 0.0):
-                at = self._wish.start + max(share * length, min(length, width))
+                at = self._request.start + max(share * length, min(length, width))
                 found = self._server.ask("query", {"query": f"{selector}[{width}s]", "time": f"{at:.3f}"})["result"]
                 periods = [usual_period(np.array([pair[0] for pair in one["values"]]), math.nan) for one in found]
                 if known := [period for period in periods if period > 0]:
                     return max(0.05, min(known)), max(0.05, *known)
         return _USUAL, _USUAL
 
-    def _series(self, way: Query, who: dict[str, Subject]) -> list[Series]:
+    def _series(self, query: Query, who: dict[str, Subject]) -> list[Series]:
         """The series, GPU by GPU; free memory is computed where only total and used are exported."""
-        found = way.columns()
+        found = query.columns()
         for key in who:
             free, parts = (key, "memory_free"), ((key, TOTAL), (key, "memory_used"))
             if free not in found and all(part in found for part in parts):
@@ -206,7 +208,7 @@ class _Reading:
                 found[free] = _left(total, used), period, names
         series = []
         for key, subject in who.items():
-            for metric in self._wish.metrics:
+            for metric in self._request.metrics:
                 if (key, metric) in found and not np.isnan(found[key, metric][0].mean).all():
                     column, period, names = found[key, metric]
                     series.append(Series(subject, metric, *column, period=period))
@@ -223,7 +225,7 @@ class _Reading:
     def _missing(self, series: list[Series], unknown: Container[str]) -> None:
         """Warn of metrics that are not exported; unanswered ones are not among them."""
         there = {one.metric for one in series}
-        missing = [metric for metric in self._wish.metrics if metric not in there and metric not in unknown]
+        missing = [metric for metric in self._request.metrics if metric not in there and metric not in unknown]
         if missing:
             names = [one.name for one in names_for(missing) if one.metric in missing]
             tried = f" ({', '.join(names)})" if names and len(missing) == 1 else ""

@@ -106,7 +106,7 @@ class Whose(NamedTuple):
     """The GPU that a series is about, or the job on it, as its labels say."""
 
     key: str
-    """The same for all series of one GPU, whoever exports them and whatever pod it is in."""
+    """The same for all series of one GPU, of any exporter and any pod."""
     gpu: int
     uuid: str
     name: str
@@ -362,21 +362,21 @@ class Spans:
         return single(self._grid, values)
 
 
-def fetch_all(way: Query, server: Prometheus) -> list[Outage]:
+def fetch_all(query: Query, server: Prometheus) -> list[Outage]:
     """Query all pieces; returns those without an answer."""
-    return [lost for start, end in way.pieces() for lost in _fetch(way, server, start, end)]
+    return [lost for start, end in query.pieces() for lost in _fetch(query, server, start, end)]
 
 
-def _fetch(way: Query, server: Prometheus, start: float, end: float) -> list[Outage]:
+def _fetch(query: Query, server: Prometheus, start: float, end: float) -> list[Outage]:
     """Query one piece, in halves if that is too much at once."""
     try:
-        return way.fetch(server, start, end)
+        return query.fetch(server, start, end)
     except TooMuch:
-        whole = round((end - start) / way.period)
+        whole = round((end - start) / query.period)
         if whole < 2:
             raise
-        middle = start + whole // 2 * way.period
-        return _fetch(way, server, start, middle) + _fetch(way, server, middle, end)
+        middle = start + whole // 2 * query.period
+        return _fetch(query, server, start, middle) + _fetch(query, server, middle, end)
 
 
 def _pieces(start: float, end: float, width: float) -> Iterator[tuple[float, float]]:

@@ -16,7 +16,7 @@ from gpuyard.monitor.sources import checked_metrics, is_selected
 from gpuyard.recordings.series import OF_GPUS, Floats, Recording, Series, Subject
 
 _UNSAID = 4
-"""What nobody tells the use of takes one part in so many of a GPU's memory."""
+"""A process whose use is not given takes this fraction of a GPU's memory: one in four."""
 
 
 class ModelledGpus:
