@@ -36,7 +36,7 @@ LIMIT = 1.0
 HEAVY = ("torch", "numba", "gymnasium")
 _LOADED = """
 import json, sys
-import gpuyard.server.serve, gpuyard.policies.deployment
+import gpuyard.server.serve, gpuyard.policies.guard
 print(json.dumps([name for name in sys.argv[1:] if name in sys.modules]))
 """
 

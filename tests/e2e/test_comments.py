@@ -10,8 +10,7 @@ from tests.yard import Yard, until
 
 from gpuyard.client.transport import Refused
 from gpuyard.page.views.job_actions import changes, current_text
-from gpuyard.page.views.job_command import clone_line, command_line, form_of
-from gpuyard.page.views.job_form import Moment, parse_form
+from gpuyard.page.views.job_form import Moment, clone_line, command_line, form_of, parse_form
 from gpuyard.spec.fields import FIELD
 
 NOTE = "second try, with warm-up: 10 %"

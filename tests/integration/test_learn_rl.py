@@ -113,7 +113,7 @@ def test_what_is_missing_is_told(module: str, missing: str) -> None:
 def test_nothing_else_imports_them() -> None:
     """Neither the command line nor the simulator nor the daemon needs gymnasium or torch."""
     code = (
-        "import sys; import gpuyard.cli.app, gpuyard.cli.simulator.simulation, gpuyard.cli.learning.placer; "
+        "import sys; import gpuyard.cli.app, gpuyard.cli.simulator.simulation, gpuyard.cli.learning.learn; "
         "import gpuyard.sim.simulate, gpuyard.daemon.loop, gpuyard.learn.place.placer; "
         "sys.exit(bool({'torch', 'gymnasium', 'stable_baselines3'} & set(sys.modules)))"
     )

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from gpuyard.cli import main
 from gpuyard.cli.jobs import submit as submitting
 from gpuyard.client.client import Client
-from gpuyard.page.views.job_command import clone_body, clone_line, command_line
-from gpuyard.page.views.job_form import Moment, parse_form
+from gpuyard.page.views.job_form import Moment, clone_body, clone_line, command_line, parse_form
 
 NOW = 1_794_000_000.0
 PLACES = ("UTC", "Asia/Kathmandu", "America/St_Johns", "Europe/Berlin")

@@ -25,7 +25,7 @@ from gpuyard.engines.local.cgroups import find_cgroups
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.gpus.base import GpusUnavailable
 from gpuyard.gpus.find import driver_version, open_gpus
-from gpuyard.policies.deployment import policy_of_settings
+from gpuyard.policies.guard import policy_of_settings
 from gpuyard.units import format_size
 
 State = Literal["ok", "warn", "bad"]

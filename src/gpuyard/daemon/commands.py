@@ -1,10 +1,8 @@
-"""Requests of users that change or explain the queue:
-
-submit, edit, cancel, hold, release, policy, preview. All of it runs in the loop's thread.
-"""
+"""Requests with an Idempotency-Key: done once, and answered the same again."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,10 +30,47 @@ from gpuyard.daemon.jobs.outcomes import Outcomes
 from gpuyard.daemon.jobs.stops import Stops
 from gpuyard.daemon.planning import Planning
 from gpuyard.daemon.store.log import NoSuchJob
+from gpuyard.daemon.store.reader import Answered
 from gpuyard.errors import UserError
-from gpuyard.policies.deployment import guard_of, serve_policy
+from gpuyard.policies.guard import guard_of, serve_policy
 from gpuyard.spec.fields import WHILE_RUNNING
 from gpuyard.spec.work import Work
+
+KEPT = 7 * 86400.0  # seconds for which an answer is kept
+
+
+class KeyedRequest(NamedTuple):
+    user: str
+    key: str
+    request: str  # a hash of what is asked for
+
+
+class Idempotency:
+    """Makes requests with a key happen once."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def once(self, sent: KeyedRequest, act: Callable[[], Any]) -> tuple[Any, bool]:
+        """The answer, and whether it was given before. For the loop's thread, which serialises requests."""
+        context = self._context
+        known = context.answers.get((sent.user, sent.key)) or context.store.answer(sent.user, sent.key)
+        if known is not None:
+            return known_answer(sent, known), True
+        answer = act()
+        now = context.clock.now()
+        context.answers[sent.user, sent.key] = Answered(*sent, json.dumps(answer, separators=(",", ":")), now)
+        return answer, False
+
+
+def known_answer(sent: KeyedRequest, known: Answered) -> Any:
+    """The earlier answer, if the request is the same."""
+    if known.request != sent.request:
+        raise UserError(
+            f"the Idempotency-Key '{sent.key}' came with another request before; give every request a key of its own"
+        )
+    return json.loads(known.answer)
+
 
 FIRST = 20  # jobs of the queue's head in a preview
 _KEEP = 5.0  # seconds: ranks may change though nothing happens

@@ -27,7 +27,7 @@ from gpuyard.daemon.jobs.stops import Stops
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record
 from gpuyard.errors import UserError
-from gpuyard.policies.deployment import details_of, forced_hash, guard_of, policy_of_settings, serve_policy
+from gpuyard.policies.guard import details_of, forced_hash, guard_of, policy_of_settings, serve_policy
 from gpuyard.policies.resolver import make_planner
 
 log = logging.getLogger("gpuyard")

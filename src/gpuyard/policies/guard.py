@@ -17,22 +17,26 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
+from gpuyard.config import Settings
 from gpuyard.core.columns import COLUMNS
 from gpuyard.core.loops.formulas import ENDLESS
 from gpuyard.core.loops.pool import Floats, Ints
+from gpuyard.core.planner import OrderedPlanner, ordered
 from gpuyard.core.policies import POLICIES
-from gpuyard.core.policy import LEARNED, Policy
+from gpuyard.core.policy import LEARNED, Policy, parse_spec
 from gpuyard.core.state import State
 from gpuyard.errors import UserError
 from gpuyard.policies import features
 from gpuyard.policies.network import ALL_FEATURES, JOB_FEATURES, score_queue, starves
-from gpuyard.policies.trained_policy import Learned
+from gpuyard.policies.resolver import make_planner
+from gpuyard.policies.trained_policy import Learned, load
 from gpuyard.spec.notation import describe_gate
 
 log = logging.getLogger("gpuyard")
@@ -243,3 +247,57 @@ def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
+
+
+def serve_policy(
+    text: str,
+    *,
+    discipline: str | None = None,
+    placement: str = "first",
+    lenient: bool = False,
+    force: bool = False,
+    forced_before: str = "",
+    limit: float = LIMIT,
+) -> OrderedPlanner:
+    """A planner for a live queue: a trained policy must have passed its gate, or be forced, and is guarded.
+
+    With `lenient`, `discipline` is the current one and not a choice of the user, so a trained policy has the one that
+    it was trained for. `forced_before` is the hash of a policy that a user forced.
+    """
+    spec = parse_spec(text)
+    if not spec.name.startswith(LEARNED):
+        return make_planner(text, discipline=discipline, placement=placement, lenient=lenient)
+    learned = load(spec.name.removeprefix(LEARNED))
+    forced = not learned.deployable and (force or learned.hash[:DIGITS] == forced_before)
+    if not forced:
+        check_gate(spec.name, learned)
+    policy = guarded(spec.name, learned, time.perf_counter, limit=limit, forced=forced)
+    usual = (policy.discipline or discipline) if lenient else (discipline or policy.discipline)
+    return ordered(policy, spec.discipline or usual or None, spec.placement or placement)
+
+
+def policy_of_settings(settings: Settings, **how: Any) -> OrderedPlanner:
+    return serve_policy(
+        settings.policy,
+        discipline=settings.discipline or "easy",
+        placement=settings.placement,
+        lenient=not settings.discipline,
+        force=settings.force_policy,
+        limit=settings.learned_limit,
+        **how,
+    )
+
+
+def guard_of(planner: OrderedPlanner) -> Guard | None:
+    return planner.policy.guard if isinstance(planner.policy, Guarded) else None
+
+
+def details_of(planner: OrderedPlanner) -> dict[str, Any]:
+    guard = guard_of(planner)
+    return {} if guard is None else {"learned": guard.details()}
+
+
+def forced_hash(details: Mapping[str, Any]) -> str:
+    """The hash of the policy that was forced, by what the log kept of it; empty: it was not."""
+    learned = details.get("learned") or {}
+    return str(learned.get("hash", "")) if learned.get("forced") else ""

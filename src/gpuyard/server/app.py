@@ -32,13 +32,12 @@ from gpuyard.server.auth.credentials import CredentialStore, NoSuchToken
 from gpuyard.server.auth.middleware import Auth, AuthMiddleware
 from gpuyard.server.auth.permissions import Forbidden
 from gpuyard.server.context import Context
-from gpuyard.server.intake import JobIntake
 from gpuyard.server.openapi import openapi_document
 from gpuyard.server.paths import API
 from gpuyard.server.problems import error_location, error_message, refusal
 from gpuyard.server.proxy.http_proxy import HttpProxy
 from gpuyard.server.proxy.supervisor import PageSupervisor
-from gpuyard.server.requests import NotJson
+from gpuyard.server.requests import JobIntake, NotJson
 from gpuyard.server.responses import reply
 from gpuyard.server.routes.batches import BatchRoutes
 from gpuyard.server.routes.estimates import EstimateRoutes
@@ -55,11 +54,11 @@ from gpuyard.server.routes.recordings import RecordingRoutes
 from gpuyard.server.routes.sessions import SessionRoutes
 from gpuyard.server.routes.statistics import StatisticsRoutes
 from gpuyard.server.routes.tokens import TokenRoutes
+from gpuyard.server.routes.watchmen import WatchmenRoutes
 from gpuyard.server.routing import add_routes, declaration_of, job_guard
 from gpuyard.server.stream.event_stream import EventHub, EventRoutes
 from gpuyard.server.stream.job_logs import LogRoutes
 from gpuyard.server.stream.streams import TooManyStreams
-from gpuyard.server.watchmen.routes import WatchmenRoutes
 
 
 class HeadSent(Exception):

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+import os
+import pwd
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict
 
-from gpuyard.daemon.idempotency import Idempotency, KeyedRequest, known_answer
+from gpuyard.config import Settings
+from gpuyard.daemon import limits as job_limits
+from gpuyard.daemon.commands import Idempotency, KeyedRequest, known_answer
+from gpuyard.daemon.jobs.fingerprints import Fingerprints, digest_of
+from gpuyard.daemon.jobs.intake import JobRequest
+from gpuyard.daemon.jobs.profiles import TAG
+from gpuyard.engines.local.accounts import name_of
 from gpuyard.errors import UserError, suggest
+from gpuyard.predict.signatures import script_of, sign
+from gpuyard.server.auth.permissions import Caller, SubmitterLimits
 from gpuyard.server.context import Context
 from gpuyard.server.paths import API
 from gpuyard.server.responses import reply
+from gpuyard.server.routes.submissions import Submission
 from gpuyard.server.tasks import STATES
 
 
@@ -106,3 +119,115 @@ def _answer(request: Request, answer: Any, replayed: bool = False) -> Response:
     if replayed:
         response.headers[REPLAYED_HEADER] = "true"
     return response
+
+
+_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games"
+_DAEMON_VARIABLES = (
+    "PWD",
+    "OLDPWD",
+    "SHLVL",
+    "_",
+    "NOTIFY_SOCKET",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "SYSTEMD_EXEC_PID",
+)
+_DAEMON_PREFIXES = ("GPUYARD_", "LISTEN_", "SLURM_", "WATCHDOG_")
+
+
+def with_login_defaults(job: Submission, caller: Caller, settings: Settings) -> Submission:
+    given = job.directory is not None and not job.directory.startswith("~")
+    if given and job.environment is not None and not job.variables:
+        return job
+    account = _account(caller, settings)
+    environment = _login_environment(account, settings) if job.environment is None else dict(job.environment)
+    directory = _directory(job.directory, account)
+    if job.slurm:
+        environment.setdefault("SLURM_SUBMIT_DIR", directory)
+    return job.model_copy(update={"directory": directory, "environment": environment | job.variables})
+
+
+def _account(caller: Caller, settings: Settings) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwuid(caller.uid if settings.shared else os.geteuid())
+    except (KeyError, OverflowError):
+        return None
+
+
+def _directory(wanted: str | None, account: pwd.struct_passwd | None) -> str:
+    if wanted is not None and wanted != "~" and not wanted.startswith("~/"):
+        return wanted
+    if account is None:
+        raise UserError("you have no home directory on that machine; say where it is to run (directory)")
+    return os.path.join(account.pw_dir, (wanted or "~")[2:]).rstrip("/") or "/"
+
+
+def _login_environment(account: pwd.struct_passwd | None, settings: Settings) -> dict[str, str]:
+    """The environment of a login; a user's own daemon passes on its own, without variables about itself."""
+    found = {"PATH": _PATH, "LANG": os.environ.get("LANG", "C.UTF-8")}
+    if not settings.shared:
+        found |= {
+            k: v for k, v in os.environ.items() if k not in _DAEMON_VARIABLES and not k.startswith(_DAEMON_PREFIXES)
+        }
+    if account is not None:
+        name = name_of(account.pw_uid)
+        shell = account.pw_shell or "/bin/sh"
+        found |= {"HOME": account.pw_dir, "USER": name, "LOGNAME": name, "SHELL": shell}
+    return found
+
+
+class JobSignatures:
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._prints = settings, Fingerprints()
+
+    async def __call__(self, wanted: Sequence[JobRequest], caller: Caller) -> list[JobRequest]:
+        return await asyncio.to_thread(lambda: [self.signed(one, self.content(one, caller)) for one in wanted])
+
+    def content(self, one: JobRequest, caller: Caller) -> str:
+        """The hash of a job's script; empty if it cannot be read. Not for the daemon's thread."""
+        if one.script:
+            return digest_of(one.script)
+        return self.read(one.work.command, one.work.directory, caller)
+
+    def read(self, command: Sequence[str], directory: str, caller: Caller) -> str:
+        """The hash of a command's script, if the caller may read it, else empty. Not for the daemon's thread."""
+        script = script_of(command)
+        uid = caller.uid if self._settings.shared else None
+        return self._prints.of(os.path.join(directory, script), uid) if script else ""
+
+    def signed(self, one: JobRequest, content: str) -> JobRequest:
+        work = one.work
+        tags = [tag for tag in work.tags if tag != TAG]
+        found = sign(
+            work.command, directory=work.directory, content=content, user=one.request.user, tags=tags,
+            gpus=one.request.gpus,
+        )  # fmt: skip
+        return replace(one, work=replace(work, signature=found.exact, likeness=found.likeness))
+
+
+class JobIntake:
+    """Checks requests for jobs, and completes them with what the caller is and may have."""
+
+    def __init__(self, context: Context, limits: SubmitterLimits) -> None:
+        self._context, self._limits = context, limits
+        self.signatures = JobSignatures(context.settings)
+        self.once = IdempotentRequests(context)
+
+    def owned(self, request: Request, wanted: JobRequest) -> JobRequest:
+        """The request as a job of the caller, with the caller's group and resource limits."""
+        permissions, state = self._context.permissions, self._context.daemon.state
+        caller = permissions.caller(request)
+        permissions.check_priority(caller, wanted.request.priority)
+        owned = replace(wanted.request, user=caller.name, group=caller.group(state.rules))
+        if (never := job_limits.refusal(state, owned)) is not None:
+            raise UserError(f"this job can never run here: it {never}")
+        limits, work = self._limits.limits(request, caller), wanted.work
+        return replace(wanted, request=owned, work=work if work.limits == limits else replace(work, limits=limits))
+
+    async def signed(self, request: Request, wanted: Sequence[JobRequest]) -> list[JobRequest]:
+        return await self.signatures(wanted, self._context.permissions.caller(request))
+
+    def warnings(self) -> dict[str, list[str]]:
+        """The warnings of the last submit, for its answer. For the daemon's thread."""
+        warnings = self._context.commands.warnings
+        return {"warnings": warnings} if warnings else {}

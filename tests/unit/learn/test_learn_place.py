@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gpuyard.cli.learning.placer import place, verdict
+from gpuyard.cli.learning.learn import place, verdict
 from gpuyard.errors import UserError
 from gpuyard.learn.place import qlearning
 from gpuyard.learn.place.episodes import (

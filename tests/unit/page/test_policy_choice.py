@@ -9,7 +9,7 @@ import pytest
 from gpuyard.core.loops.backfill import DISCIPLINES
 from gpuyard.core.policies import POLICIES
 from gpuyard.errors import UserError
-from gpuyard.page.views.settings.policy_draft import (
+from gpuyard.page.views.settings.policy_settings import (
     CHOICES,
     HINTS,
     Draft,

@@ -8,8 +8,16 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gpuyard.page.views import shell_syntax
-from gpuyard.page.views.job_command import clone_body, clone_line, command_line, form_of
-from gpuyard.page.views.job_form import Machine, Moment, errors_by_field, parse_form
+from gpuyard.page.views.job_form import (
+    Machine,
+    Moment,
+    clone_body,
+    clone_line,
+    command_line,
+    errors_by_field,
+    form_of,
+    parse_form,
+)
 from gpuyard.page.views.submit import load_text, start_text
 
 NOW = 1_794_823_200.0  # a Monday, 10:00 in UTC

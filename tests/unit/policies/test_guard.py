@@ -22,10 +22,20 @@ from gpuyard.core.policies import POLICIES
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
 from gpuyard.errors import UserError
-from gpuyard.policies.deployment import details_of, forced_hash, guard_of, serve_policy
 from gpuyard.policies.features import COLUMNS as INPUTS
 from gpuyard.policies.features import NAMES, features
-from gpuyard.policies.guard import KINDS, LONGEST_REST, SHARE, Guarded, NotPassed, guarded
+from gpuyard.policies.guard import (
+    KINDS,
+    LONGEST_REST,
+    SHARE,
+    Guarded,
+    NotPassed,
+    details_of,
+    forced_hash,
+    guard_of,
+    guarded,
+    serve_policy,
+)
 from gpuyard.policies.network import BASES, SIZES, Network, parameter_count, score_queue, untrained
 from gpuyard.policies.trained_policy import Learned, load
 from gpuyard.spec.notation import absolute, describe_learned
@@ -298,7 +308,7 @@ def test_paths_become_whole_and_names_stay(tmp_path: Path, monkeypatch: pytest.M
 
 def test_serving_needs_numpy_alone() -> None:
     heavy = ("torch", "numba", "gymnasium")
-    code = f"import sys, gpuyard.policies.deployment; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, gpuyard.policies.guard; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -11,7 +11,7 @@ from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.leases.heartbeats import Heartbeats, Silence
 from gpuyard.gpus.base import Device, Process, Reading
 from gpuyard.gpus.simulated import SimulatedGpus
-from gpuyard.server.watchmen.replies import Ahead, client_json, status_of
+from gpuyard.server.routes.watchmen import Ahead, client_json, status_of
 
 
 def view(id: str, state: str = "queued", among: list[int] | None = None, **more: Any) -> JobView:

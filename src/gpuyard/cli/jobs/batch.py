@@ -139,11 +139,7 @@ def _run(
     policy: str, settings: dict[str, str], folder: Path, submit: Submit, drawn: list[str], json: bool
 ) -> Results:  # fmt: skip
     """Run a batch under one policy, on a daemon that lives as long as the batch."""
-    from gpuyard.cli.jobs.batch_results import (
-        keep_logs,
-        summarise,  # before anything runs: Ctrl-C must not hit an import
-        write_files,
-    )
+    from gpuyard.cli.jobs.batch_results import keep_logs, summarise, write_files
     from gpuyard.experiments.private_daemon import private_daemon
     from gpuyard.spec.notation import absolute
 

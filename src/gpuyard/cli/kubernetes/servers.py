@@ -146,7 +146,7 @@ def _settings(scheduling: SchedulingOptions, process: ProcessOptions) -> Setting
 
 def _planner(settings: Settings) -> OrderedPlanner:
     """The planner of the settings; a trained policy must have passed its gate."""
-    from gpuyard.policies.deployment import serve_policy
+    from gpuyard.policies.guard import serve_policy
 
     return serve_policy(
         settings.policy, discipline=settings.discipline, placement=settings.placement, lenient=True,

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from gpuyard.config import Settings
+from gpuyard.daemon.commands import KEPT
 from gpuyard.daemon.context import Context
-from gpuyard.daemon.idempotency import KEPT
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.local import stored_attempts

@@ -14,14 +14,17 @@ from nicegui.events import GenericEventArguments
 from gpuyard.page.api import Refused, Unavailable
 from gpuyard.page.feed import Feed
 from gpuyard.page.parts import STATES, empty, job_path, link
-from gpuyard.page.views.job_command import clone_body, clone_line, command_line, form_of
 from gpuyard.page.views.job_form import (
     Form,
     Machine,
     Moment,
     ParsedForm,
     RequestBody,
+    clone_body,
+    clone_line,
+    command_line,
     errors_by_field,
+    form_of,
     parse_form,
     sentence,
     text_of,

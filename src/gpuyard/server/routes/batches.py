@@ -24,8 +24,7 @@ from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.context import Context
-from gpuyard.server.intake import JobIntake, with_login_defaults
-from gpuyard.server.requests import Command
+from gpuyard.server.requests import Command, JobIntake, with_login_defaults
 from gpuyard.server.responses import iso, job_json, reply, state_text
 from gpuyard.server.routes.jobs import CANCELLATIONS
 from gpuyard.server.routes.notifications import Notifications

@@ -19,9 +19,8 @@ from gpuyard.predict.similar_runs import Errors
 from gpuyard.server import tasks
 from gpuyard.server.auth.permissions import Permission
 from gpuyard.server.context import Context
-from gpuyard.server.intake import JobIntake
 from gpuyard.server.request_fields import Command, Directory, Gpus, Tags
-from gpuyard.server.requests import StrictBody
+from gpuyard.server.requests import JobIntake, StrictBody
 from gpuyard.server.responses import iso, reply
 from gpuyard.server.routing import LATER, NO_JOB, Route, ok
 from gpuyard.spec.work import Work

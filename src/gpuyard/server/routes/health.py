@@ -27,8 +27,7 @@ from gpuyard.api import replies
 from gpuyard.daemon.loop import Yard
 from gpuyard.daemon.meters import Histogram, Meters
 from gpuyard.daemon.store.views import JobView
-from gpuyard.policies.deployment import guard_of
-from gpuyard.policies.guard import Counts
+from gpuyard.policies.guard import Counts, guard_of
 from gpuyard.server.context import Context
 from gpuyard.server.problems import problem
 from gpuyard.server.proxy.supervisor import PageSupervisor

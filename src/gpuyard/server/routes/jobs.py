@@ -21,8 +21,7 @@ from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.context import Context
-from gpuyard.server.intake import JobIntake, with_login_defaults
-from gpuyard.server.requests import Body, Command, read_json
+from gpuyard.server.requests import Body, Command, JobIntake, read_json, with_login_defaults
 from gpuyard.server.responses import ReasonTexts, explain_json, job_json, reply, stored_fields, times_are_known
 from gpuyard.server.routes.notifications import Notifications
 from gpuyard.server.routes.submissions import Cancellation, Changes, Copy, Submission

@@ -24,9 +24,8 @@ from gpuyard.server import tasks
 from gpuyard.server.auth.hosts import is_forwarded
 from gpuyard.server.auth.permissions import Caller
 from gpuyard.server.context import Context
-from gpuyard.server.intake import JobIntake
 from gpuyard.server.request_fields import WHOLE, Tags, Word
-from gpuyard.server.requests import Command
+from gpuyard.server.requests import Command, JobIntake
 from gpuyard.server.responses import ReasonTexts, reply, state_text, times_are_known
 from gpuyard.server.routes.job_lists import PAGE, JobFilter, JobListing, Limit, Of, Offset
 from gpuyard.server.routes.jobs import JOB, JobLookup

@@ -1,1 +1,0 @@
-"""The API of watchmen, on top of leases."""
