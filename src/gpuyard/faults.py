@@ -14,8 +14,6 @@ from collections.abc import Mapping
 
 
 class Faults:
-    """What the environment asks for, and how often each point was passed."""
-
     def __init__(self, environment: Mapping[str, str]) -> None:
         fault = environment.get("GPUYARD_FAULT", "")
         name, _, count = fault.rpartition(":")
@@ -25,7 +23,6 @@ class Faults:
         self.wanted = bool(self._name or self._log)
 
     def arrive(self, name: str) -> None:
-        """Log the point, and die if it is the one."""
         self._passed[name] += 1
         if self._log:
             with open(self._log, "a", encoding="utf-8") as log:
@@ -39,6 +36,5 @@ _wanted = _faults.wanted
 
 
 def point(name: str) -> None:
-    """A place where tests can kill this process."""
     if _wanted:
         _faults.arrive(name)

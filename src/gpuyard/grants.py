@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from gpuyard.api.grant_types import GrantChange, JobReport
 
 Kind = Literal["extend", "shrink", "up", "down", "preempt"]
-_OVER = (404, 409, 410)
-"""Status codes once the job is over."""
+_OVER = (404, 409, 410)  # status codes once the job is over
 _FORBIDDEN = (401, 403)
 _POLL = 25.0  # seconds that one request waits for events
 _OFTEN = 0.5  # seconds between reports; only the last one in between counts
@@ -52,21 +51,15 @@ class GrantEvent:
     """A change for this job: what it has from then on, and why."""
 
     kind: Kind
-    at: float
-    """Seconds since the epoch."""
+    at: float  # seconds since the epoch
     deadline: float | None
     """End of its time, in seconds since the epoch; after `preempt`, when it is killed. None: never."""
-    budget: float | None
-    """Seconds that it may run in all, from its start; None: no limit."""
-    gpus: tuple[str, ...]
-    """All GPUs that it may use from now on, as in CUDA_VISIBLE_DEVICES; its own come first."""
-    grace: float
-    """Seconds that it has to leave GPUs (`down`) or to end (`preempt`)."""
+    budget: float | None  # seconds that it may run in all, from its start; None: no limit
+    gpus: tuple[str, ...]  # all GPUs that it may use from now on, as in CUDA_VISIBLE_DEVICES; its own come first
+    grace: float  # seconds that it has to leave GPUs (`down`) or to end (`preempt`)
     why: str
-    number: int = 0
-    """Its sequence number in the daemon's log."""
-    indices: tuple[int, ...] = ()
-    """The same GPUs, by index."""
+    number: int = 0  # its sequence number in the daemon's log
+    indices: tuple[int, ...] = ()  # the same GPUs, by index
 
 
 class Grants:

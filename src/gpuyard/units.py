@@ -28,8 +28,7 @@ def parse_size(text: str) -> float:
     return float(match[1]) * _SIZES[match[2].upper()]
 
 
-LEAST_SHARE = 2**20
-"""Bytes; fewer are surely a number without its unit."""
+LEAST_SHARE = 2**20  # bytes; fewer are surely a number without its unit
 
 
 def check_share(size: float) -> int:

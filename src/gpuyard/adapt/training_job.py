@@ -85,7 +85,6 @@ class Job:
             _check_known("grow_by", word, OPERATIONS)
 
     def facts(self) -> dict[str, Any]:
-        """All that its outcome depends on, as plain values."""
         facts = asdict(self)
         del facts["environments"], facts["folder"]
         return facts
@@ -95,7 +94,6 @@ class Job:
         return hashlib.sha256(json.dumps(self.facts(), sort_keys=True).encode()).hexdigest()[:16]
 
     def to_record(self) -> list[Job]:
-        """One job for each environment, with decisions at fixed parts of its budget."""
         several = self.environments
         ups = several.up or (_first_up(self),)
         found = []
@@ -107,7 +105,6 @@ class Job:
 
 
 def _first_up(job: Job) -> float:
-    """The part of the budget after which resources go up."""
     if job.decide_at:
         return min(job.decide_at)
     times = [float(change["time"]) for change in job.gpu_changes if change.get("change") == "up"]

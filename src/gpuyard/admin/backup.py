@@ -51,8 +51,6 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A verified backup, with its store extracted."""
-
     path: Path
     manifest: Manifest
     database: Path
@@ -269,7 +267,6 @@ def read_only(path: Path) -> sqlite3.Connection:
 
 
 def sync(path: Path) -> None:
-    """Write a file, or the names in a directory, to the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -279,8 +276,6 @@ def sync(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Jobs that differ between a backup and now."""
-
     unknown: list[str]  # they run or wait now, and the backup does not know them
     out_of_step: list[str]  # they run now, and the backup has them waiting, over, or in another attempt
     revived: list[str]  # they are over now, and the backup has them waiting or running
@@ -288,7 +283,6 @@ class Losses:
 
 
 def losses(settings: Settings, backup: Backup) -> Losses:
-    """What a restore would lose."""
     then, now = stored_jobs(backup.database) or {}, stored_jobs(settings.database)
     if now is None:  # damaged, or not there: the processes tell
         running = set(stored_attempts.living(settings.jobs_dir))
@@ -311,8 +305,6 @@ def _in_order(jobs: Iterator[str] | list[str]) -> list[str]:
 
 
 class StoredJob(NamedTuple):
-    """A job's state, as far as stores of all versions tell."""
-
     state: str
     attempt: int
     over: bool
@@ -330,7 +322,6 @@ def stored_jobs(database: Path) -> dict[str, StoredJob] | None:
 
 @contextmanager
 def alone(data_dir: Path) -> Iterator[None]:
-    """Keep daemons from starting, if none runs."""
     with open(data_dir / "daemon.lock", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -359,7 +350,6 @@ def restore(settings: Settings, backup: Backup, newest: int) -> Path | None:
 
 
 def _put_aside(database: Path) -> Path | None:
-    """Rename the former store, with all files beside it."""
     if not database.exists():
         return None
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -380,7 +370,6 @@ def _put_aside(database: Path) -> Path | None:
 
 
 def _is_in_one_file(database: Path) -> bool:
-    """Whether everything could be written into the store itself, and nothing is left beside it."""
     if integrity(database, thorough=False):  # SQLite might throw away what lies beside a store that it cannot read
         return False
     try:

@@ -43,7 +43,6 @@ def ok(check: str, found: str) -> Finding:
 
 
 def warn(check: str, found: str, mend: str = "") -> Finding:
-    """It works, but with a surprise."""
     return Finding(check, "warn", found, mend)
 
 
@@ -54,8 +53,6 @@ def bad(check: str, found: str, mend: str = "") -> Finding:
 
 @dataclass(slots=True)
 class Installation:
-    """A data directory, and its daemon if it answers."""
-
     settings: Settings
     problem: str = ""  # what is wrong with the settings; then these are the defaults
     client: Client = field(init=False)
@@ -125,7 +122,6 @@ def directory(patient: Installation) -> Finding:
 
 
 def file_system(patient: Installation) -> Finding | None:
-    """Whether the file system can do what a store and long outputs need."""
     path, check = patient.settings.data_dir, "file system"
     if not _is_usable(path):
         return None
@@ -215,7 +211,6 @@ def installation(patient: Installation) -> Finding:
 
 
 def program(patient: Installation) -> Finding | None:
-    """Whether others can run what root has installed for all."""
     if not patient.settings.shared:
         return None
     for path in (Path(sys.executable), Path(sys.executable).resolve(), Path(__file__).resolve()):
@@ -281,7 +276,6 @@ def gpus(patient: Installation) -> Iterator[Finding]:
 
 
 def cgroups(patient: Installation) -> Finding:
-    """Whether jobs can have control groups, if they are set."""
     if not patient.settings.cgroups:
         return ok("cgroups", "off: a job's processes are known by other marks")
     try:
@@ -292,7 +286,6 @@ def cgroups(patient: Installation) -> Finding:
 
 
 def systemd(patient: Installation) -> Iterator[Finding]:
-    """Whether installed units let jobs outlive the daemon."""
     check, units = "service", service.found_units()
     if not units:
         yield ok(check, "none; gpuyard service install starts the daemon at every boot")

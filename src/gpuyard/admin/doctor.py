@@ -63,7 +63,6 @@ def _is_taken() -> bool:
 
 
 def certificate(patient: Installation) -> Finding | None:
-    """Whether the certificate is valid, and its key private."""
     check, settings = "certificate", patient.settings
     if not settings.tls_cert and not settings.tls_key:
         return None
@@ -85,7 +84,6 @@ _RECENT = 86400.0
 
 
 def daemon(patient: Installation) -> Finding:
-    """Whether it answers, and has this version."""
     check, status = "daemon", patient.status
     if status is None:
         holder = _holder(patient.settings.data_dir)
@@ -119,7 +117,6 @@ def _holder(data_dir: Path) -> str:
 
 
 def environment(patient: Installation) -> Finding:
-    """Whether the daemon's environment limits its GPUs, which it ignores."""
     check, whose = "environment", "the daemon's" if patient.pid else "this shell's"
     variables = _variables(patient)
     if variables is None:
@@ -155,7 +152,6 @@ def mps(patient: Installation) -> Finding | None:
 
 
 def store(patient: Installation) -> Finding | None:
-    """Whether the store is intact, and its size."""
     database, check = patient.settings.database, "store"
     if database.parent.exists() and not os.access(database.parent, os.X_OK):
         return None  # the check of the directory reports that
@@ -252,7 +248,6 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examine(flags: dict[str, Any]) -> Iterator[Finding]:
-    """All findings, whatever goes wrong on the way."""
     patient = find_installation(flags)
     for look in CHECKS:
         try:

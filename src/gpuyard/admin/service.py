@@ -84,13 +84,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """An installed unit."""
-
     path: Path
     text: str
 
     def value(self, name: str) -> str:
-        """The value in the last line that sets it."""
         found = re.findall(rf"^{name}[ \t]*=[ \t]*(.*?)[ \t]*$", self.text, re.MULTILINE)
         return found[-1] if found else ""
 
@@ -107,13 +104,11 @@ class Unit:
 
 
 def found_units(root: Path = _ROOT) -> list[Unit]:
-    """The installed units, the user's own first."""
     paths = [Place(False).unit, Place(True, root).unit]
     return [Unit(path, path.read_text(errors="replace")) for path in paths if path.is_file()]
 
 
 def make_unit(system: bool, flags: Mapping[str, str]) -> str:
-    """The unit that runs this very installation, with these flags."""
     flags = {**flags, **_places(flags, system)}
     there = settings(flags, _surroundings(system))
     command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
@@ -139,7 +134,6 @@ def _places(flags: Mapping[str, str], system: bool) -> dict[str, str]:
 
 
 def _surroundings(system: bool) -> dict[str, str]:
-    """The environment of a service, as far as it matters to settings."""
     home = pwd.getpwuid(os.geteuid()).pw_dir
     return {"HOME": home} if system else {"HOME": home, "XDG_RUNTIME_DIR": f"/run/user/{os.geteuid()}"}
 
@@ -192,7 +186,6 @@ def remove(path: Path) -> bool:
 
 
 def ask(command: Sequence[str]) -> tuple[bool, str]:
-    """Whether systemctl succeeded, and its output."""
     if shutil.which(command[0]) is None:
         return False, "there is no systemctl on this machine"
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -201,12 +194,10 @@ def ask(command: Sequence[str]) -> tuple[bool, str]:
 
 
 def lingers(user: str) -> bool:
-    """Whether a user's services go on after logout."""
     return (_LINGER / user).exists()
 
 
 def manager_of(pid: int) -> Place | None:
-    """Whose service a process is, if it is gpuyard's."""
     try:
         group = Path(f"/proc/{pid}/cgroup").read_text()
     except OSError:

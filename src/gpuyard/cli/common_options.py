@@ -122,8 +122,6 @@ NoHost = Annotated[str | None, typer.Option("--host", metavar="URL", hidden=True
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """Options that select a daemon of this machine."""
-
     data_dir: Annotated[str | None, option("--data-dir", "DIR", _DATA_DIR, callback=_inherited_local)] = None
     socket: Socket = None
 
@@ -145,8 +143,6 @@ class LocalOnlyOptions(LocalOptions):
 
 @dataclass(frozen=True, slots=True)
 class DaemonOptions:
-    """Options that select a daemon, here or on another machine."""
-
     data_dir: DataDir = None
     socket: Socket = None
     host: Host = None

@@ -72,8 +72,6 @@ def _quick(parameter: Any) -> Any:
 
 
 class _Quick:
-    """Reads plain values of a parameter in place of typer's own reader."""
-
     def __init__(self, parameter: Any) -> None:
         self.kind = parameter.type_descriptor.annotation
         limits = parameter.type_descriptor.parameter_info
@@ -109,8 +107,7 @@ class Entry(NamedTuple):
 
     source: str
     help: str
-    runs_a_command: bool = False
-    """Whether the words after the first are a user's command, with options of its own."""
+    runs_a_command: bool = False  # whether the words after the first are a user's command, with options of its own
 
 
 def command_group(help: str, cls: type[TyperGroup] = QuickGroup, **settings: Any) -> typer.Typer:
@@ -149,12 +146,9 @@ class LazyCommand(QuickCommand):
 
 
 class LazyGroup(QuickGroup):
-    """A group whose commands stand under headings, and are imported when they run."""
-
     headings: dict[str, dict[str, Entry]]
     examples: dict[str, str]
-    familiar: dict[str, str]
-    """Our commands, by their names in other programs."""
+    familiar: dict[str, str]  # our commands, by their names in other programs
 
     def __init__(self, **settings: Any) -> None:
         commands = {

@@ -123,8 +123,7 @@ def _umask() -> int:
 T = TypeVar("T")
 
 _API = "/api/v1"
-POLL = 30.0
-"""Seconds that the daemon lets one request wait, at most."""
+POLL = 30.0  # seconds that the daemon lets one request wait, at most
 _PAGE = 10_000  # jobs that the daemon lists at once, at most
 _ONCE = 30.0  # seconds for which a request with an idempotency key is retried
 

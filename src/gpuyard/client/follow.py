@@ -103,7 +103,6 @@ class EventCalls(Connection):
 
 
 def _events_in(reply: Reply) -> Iterator[Event]:
-    """The complete events of a stream."""
     number, data = "", list[str]()
     for line in _lines(reply.pieces()):
         if not line:

@@ -25,8 +25,7 @@ class Host(NamedTuple):
     scheme: str
     name: str
     port: int
-    base: str = ""
-    """Path prefix behind a proxy."""
+    base: str = ""  # path prefix behind a proxy
 
     @property
     def tls(self) -> bool:
@@ -51,8 +50,7 @@ class Host(NamedTuple):
 
 class Known(NamedTuple):
     token: str | None = None
-    ca: str | None = None
-    """File with the certificates to trust."""
+    ca: str | None = None  # file with the certificates to trust
 
     def __repr__(self) -> str:
         return f"Known(token={'...' if self.token else None}, ca={self.ca!r})"
@@ -149,5 +147,4 @@ def _write(path: Path, kept: Mapping[str, Known]) -> None:
 
 
 def _quoted(text: str) -> str:
-    """A string in TOML, which is as in JSON."""
     return json.dumps(text)

@@ -16,8 +16,7 @@ from gpuyard.client.transport import Invalid, NoDaemon, Refused
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.units import check_share, format_duration, parse_duration, parse_share
 
-USUAL = 60.0
-"""Default seconds without a heartbeat after which a lease is lost."""
+USUAL = 60.0  # default seconds without a heartbeat after which a lease is lost
 _GONE = (404, 409, 410)
 _AGAIN = 1.0  # seconds until the next try if the daemon is away
 
@@ -49,8 +48,7 @@ class Heartbeat:
 
     def __init__(self, seconds: float = USUAL, lost: Callable[[], None] | None = None) -> None:
         self.seconds = seconds
-        self.lost = False
-        """Whether the daemon has given the lease to others."""
+        self.lost = False  # whether the daemon has given the lease to others
         self._on_loss = lost
         self._over = threading.Event()
         self._pid = os.getpid()

@@ -9,8 +9,7 @@ import threading
 import time
 from contextlib import suppress
 
-VARIABLE = "GPUYARD_PROGRESS"
-"""The environment variable that names a job's file."""
+VARIABLE = "GPUYARD_PROGRESS"  # the environment variable that names a job's file
 NUMBER = r"\d{1,15}(?:\.\d{0,20})?(?:e[-+]?\d{1,3})?"
 AMOUNT = rf"({NUMBER})\s*(?:/\s*({NUMBER})|%)"
 
@@ -51,7 +50,6 @@ def numbers(done: str, total: str | None) -> tuple[float, float] | None:
 
 
 def _write(path: str, text: str) -> None:
-    """Replace a file atomically."""
     beside = f"{path}.{os.getpid()}.{threading.get_ident()}"
     file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

@@ -12,8 +12,7 @@ from gpuyard.units import format_duration
 
 T = TypeVar("T")
 
-PATIENCE = 600.0
-"""Seconds that clients wait for a daemon that went away."""
+PATIENCE = 600.0  # seconds that clients wait for a daemon that went away
 _LOOK = 0.2  # seconds between tries
 
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 _OTHER_NAME = (62, 64)
-_EXPIRED, _NOT_YET = 10, 9
-"""OpenSSL's error codes."""
+_EXPIRED, _NOT_YET = 10, 9  # openSSL's error codes
 _LOOK = 5.0  # seconds for checking whether a server speaks TLS
 
 

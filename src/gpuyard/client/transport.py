@@ -291,7 +291,6 @@ def _is_json(answer: Answer) -> bool:
 
 
 def _detail(answer: Answer) -> str | None:
-    """The daemon's own message."""
     try:
         problem = json.loads(answer.body)
         text = problem.get("detail") or problem.get("title")

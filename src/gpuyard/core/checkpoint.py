@@ -25,7 +25,6 @@ _COLUMNS = (*Table._FLOATS, "gpus", "user", "preemptible")
 
 
 def dump(state: State) -> dict[str, Any]:
-    """The state as values that JSON can hold (infinities as text)."""
     rows = [row for row, phase in enumerate(state.phase) if not phase.over]
     dependencies = {row: key for key, row in state.table.scope_rows.items()}
     new_row = {row: n for n, row in enumerate(rows)}

@@ -27,14 +27,11 @@ from gpuyard.core.plan import Start
 from gpuyard.core.reasons import Harm
 from gpuyard.core.state import State
 
-NEVER = 2.0
-"""From this slowdown on, jobs do not share a GPU."""
-AVOIDED = 1.25
-"""From this slowdown on, they share one only if there is no room elsewhere."""
+NEVER = 2.0  # from this slowdown on, jobs do not share a GPU
+AVOIDED = 1.25  # from this slowdown on, they share one only if there is no room elsewhere
 _PATIENCE = 3
 """So often jobs that would start together are kept apart by a GPU; after that, one of them gets a GPU of its own."""
-_LET_IN = 100
-"""Waiting jobs that are tried once more behind one that waits for a better neighbour."""
+_LET_IN = 100  # waiting jobs that are tried once more behind one that waits for a better neighbour
 _APART, _TOGETHER, _ALONE = range(3)
 """How a waiting job is placed: apart from all that it slows down, or only from those it slows down much, or alone."""
 
@@ -70,8 +67,7 @@ class CoLocation:
         self._harms = _by_number(state)
         self._there = _tenants(state)
         self._levels: dict[int, Floats] = {}
-        self._mode: dict[int, int] = {}
-        """Of waiting rows whose reach is limited."""
+        self._mode: dict[int, int] = {}  # of waiting rows whose reach is limited
         self._beside: dict[int, dict[int, int]] = {}
         """GPUs on which a row would meet one that starts in this very plan, and which."""
         self._set_out()
@@ -173,7 +169,6 @@ class CoLocation:
             draft.found = [(row, spot) for row, spot in draft.found if row not in bad]
 
     def _set_out(self) -> None:
-        """The mode in which each waiting row begins, by what has room for it now."""
         table, rows = self._state.table, self._state.waiting.array
         touchy = {kind for pair in self._harms for kind in pair}
         touchy = {kind for kind in touchy if self._level_of(kind).max() >= AVOIDED}
@@ -230,7 +225,6 @@ class CoLocation:
         return _beyond(self._level(row), mode)
 
     def _level(self, row: int) -> Floats:
-        """How much some job would be slowed down on each GPU if a row started there."""
         kind = int(self._state.table.kind[row])
         if row not in self._beside:
             return self._level_of(kind)
@@ -246,7 +240,6 @@ class CoLocation:
         return self._levels[kind]
 
     def _worst(self, kind: int, other: int) -> float:
-        """What a job of a kind and the one in a row would do to each other at worst."""
         theirs = int(self._state.table.kind[other])
         return max(self._harms.get((kind, theirs), 1.0), self._harms.get((theirs, kind), 1.0))
 

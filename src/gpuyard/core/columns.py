@@ -21,8 +21,7 @@ NEVER, RUNNING, ALWAYS = "never", "while running", "at any time"
 @dataclass(frozen=True, slots=True)
 class Column:
     name: str
-    changes: str
-    """When its values change: tells how often a queue must be ranked again."""
+    changes: str  # when its values change: tells how often a queue must be ranked again
     doc: str
     values: Callable[[State, Ints, float], Floats]
 

@@ -69,8 +69,7 @@ def _could_fit(draft: Draft, rows: Ints) -> Ints:
 class _Outcome(Enum):
     STARTED = 1
     NO_ROOM = 2
-    IN_THE_WAY = 3
-    """There is room, but it would delay the head where it would be placed."""
+    IN_THE_WAY = 3  # there is room, but it would delay the head where it would be placed
 
 
 def _by_kinds(draft: Draft, order: Ints, late: Flags, attempt: Callable[[int], _Outcome]) -> None:

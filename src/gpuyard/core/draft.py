@@ -117,8 +117,6 @@ def _give_host_back(pool: Pool, cpus: Floats, host: Floats, sizes: Ints, bins: I
 
 @dataclass(slots=True)
 class Draft:
-    """What has been decided so far, on one copy of the free capacity."""
-
     snapshot: Snapshot
     policy: Policy
     code: int
@@ -127,8 +125,7 @@ class Draft:
     """Demand, if reservations or jobs that slow each other down keep jobs from some GPUs."""
     harm: Callable[[Site, int], Harm | None] | None = None
     """The neighbour that keeps a row out (`CoLocation.why`), where the placement looks at neighbours."""
-    found: list[tuple[int, Ints]] = field(default_factory=list)
-    """Rows that start, with their spots."""
+    found: list[tuple[int, Ints]] = field(default_factory=list)  # rows that start, with their spots
     victims: list[int] = field(default_factory=list)
     plan: Plan = field(default_factory=Plan)
     _site: Site | None = None

@@ -87,20 +87,17 @@ class Placed(_AttemptEvent):
     """GPUs were taken for a job. Written before the launch, so that a crash cannot lose the intent."""
 
     gpus: tuple[int, ...]
-    rule: str = ""
-    """`history`, `cbp` or `pp`, if others asked for some of the memory that it is given; see `admission`."""
+    rule: str = ""  # `history`, `cbp` or `pp`, if others asked for some of the memory that it is given; see `admission`
 
 
 @dataclass(frozen=True, slots=True)
 class Charged(_JobEvent):
     """A job that shares GPUs is charged this much of each from now on, since it is expected to use no more."""
 
-    memory: float
-    """Bytes, at most what it asked for."""
+    memory: float  # bytes, at most what it asked for
     rule: str = ""
     """`history`, if the use of similar jobs is the evidence; `cbp` or `pp`, if it is to fit into what others leave."""
-    why: str = ""
-    """By what evidence; empty: it asked for as much."""
+    why: str = ""  # by what evidence; empty: it asked for as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +121,7 @@ class Preempted(_AttemptEvent):
 class Requeued(_AttemptEvent):
     """An attempt had no result (it never began, failed, or the machine went down), and the job waits again."""
 
-    begin: float = 0.0
-    """Not before this time."""
+    begin: float = 0.0  # not before this time
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +169,8 @@ class Adapted(_AttemptEvent):
 class Exited(_AttemptEvent):
     """A job's process ended."""
 
-    code: int | None = 0
-    """Exit code as the shell has it; None where it cannot be known."""
-    cause: str = ""
-    """`cancelled`, `timeout`, `oom` or `interrupted` where that is why; else the code says how it went."""
+    code: int | None = 0  # exit code as the shell has it; None where it cannot be known
+    cause: str = ""  # `cancelled`, `timeout`, `oom` or `interrupted` where that is why; else the code says how it went
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +178,7 @@ class Opened(_ClusterEvent):
     """A driver took over the queue, with these GPUs."""
 
     cluster: Cluster
-    gpus: tuple[str, ...] = ()
-    """What identifies each GPU, by index."""
+    gpus: tuple[str, ...] = ()  # what identifies each GPU, by index
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +209,8 @@ class GpusRestored(_ClusterEvent):
 class MemoryTaken(_ClusterEvent):
     """These bytes of each GPU are for no job that shares it: what is kept free, and what others use."""
 
-    taken: tuple[float, ...]
-    """Bytes, by GPU."""
-    buffer: float = 0.0
-    """How many of these are kept free, on every GPU."""
+    taken: tuple[float, ...]  # bytes, by GPU
+    buffer: float = 0.0  # how many of these are kept free, on every GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,10 +262,8 @@ class HarmMeasured(_ClusterEvent):
     """The measured slowdown of jobs of one kind beside those of another on the same GPU."""
 
     sufferer: str
-    beside: str
-    """Kinds of jobs (`Request.kind`)."""
-    slowdown: float
-    """2: it takes twice as long as alone."""
+    beside: str  # kinds of jobs (`Request.kind`)
+    slowdown: float  # 2: it takes twice as long as alone
 
 
 WAIT_AGAIN = ("preempted", "oom", "crowded")

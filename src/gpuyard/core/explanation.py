@@ -20,8 +20,7 @@ from gpuyard.core.state import State
 from gpuyard.core.usage.admission import Decision
 from gpuyard.errors import Bug
 
-_TIMES = 200
-"""Jobs whose expected start is computed under `conservative`: each takes longer than the one before."""
+_TIMES = 200  # jobs whose expected start is computed under `conservative`: each takes longer than the one before
 
 
 def explain(
@@ -122,7 +121,6 @@ def _lacks(draft: Draft, row: int, expected_at: float | None = None) -> Reason:
 
 
 def _most_room(draft: Draft, row: int) -> Room | None:
-    """The GPU with the most left for a job that shares GPUs, if that is too little."""
     pool, demand, state = draft.site.pool, draft.demand, draft.snapshot.state
     left = np.where((pool.compute >= 0) & (pool.kind <= 0) & demand.scopes[demand.scope[row]], pool.memory, -np.inf)
     gpu = int(left.argmax())

@@ -19,16 +19,14 @@ class Phase(StrEnum):
 
     QUEUED = "queued"
     HELD = "held"
-    PLACED = "placed"
-    """GPUs are taken, the process is not known to run yet."""
+    PLACED = "placed"  # GPUs are taken, the process is not known to run yet
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
     OOM = "oom"
-    INTERRUPTED = "interrupted"
-    """The machine, or what ran the job, went down under it."""
+    INTERRUPTED = "interrupted"  # the machine, or what ran the job, went down under it
     REJECTED = "rejected"
 
     @property
@@ -50,46 +48,31 @@ class Request:
     """What a job asks for, and what a policy may know of it. Never its true run time."""
 
     gpus: int = 1
-    estimate: float = math.inf
-    """Seconds it is expected to run."""
-    memory: float = 0.0
-    """Bytes on each GPU; 0: whole GPUs, unless `compute` says otherwise."""
-    compute: float = 100.0
-    """Percent of each GPU; 100: alone on it; 0: a share by memory only."""
+    estimate: float = math.inf  # seconds it is expected to run
+    memory: float = 0.0  # bytes on each GPU; 0: whole GPUs, unless `compute` says otherwise
+    compute: float = 100.0  # percent of each GPU; 100: alone on it; 0: a share by memory only
     priority: float = 0.0
     user: str = ""
     weight: float = 1.0
     tickets: float = 1.0
     deadline: float = math.inf
     preemptible: bool = True
-    scope: tuple[int, ...] = ()
-    """Only these GPUs; empty: any."""
-    cpus: float = 0.0
-    """CPU cores in all; they count on clusters that say how many they have."""
-    host_memory: float = 0.0
-    """Bytes of the machine's own memory in all; they count like CPUs."""
-    gpu_types: str = ""
-    """Suitable GPU models, with | between them; empty: any."""
-    group: str = ""
-    """The user's group, for shares and quotas; empty: none."""
-    begin: float = 0.0
-    """Not before this time."""
-    limit: float = math.inf
-    """Seconds after which it is sure to have ended."""
-    notice: float = 0.0
-    """If it is preemptible: seconds that it may take to stop."""
+    scope: tuple[int, ...] = ()  # only these GPUs; empty: any
+    cpus: float = 0.0  # CPU cores in all; they count on clusters that say how many they have
+    host_memory: float = 0.0  # bytes of the machine's own memory in all; they count like CPUs
+    gpu_types: str = ""  # suitable GPU models, with | between them; empty: any
+    group: str = ""  # the user's group, for shares and quotas; empty: none
+    begin: float = 0.0  # not before this time
+    limit: float = math.inf  # seconds after which it is sure to have ended
+    notice: float = 0.0  # if it is preemptible: seconds that it may take to stop
     after: tuple[str, ...] = ()
     """Open jobs that must end first: `ok:12` (succeeded), `notok:12` (not so), `any:12`; or begin: `begun:12`."""
-    array: str = ""
-    """The array that it is a task of; empty: none."""
-    at_most: int = 0
-    """How many tasks of its array may run at once; 0: any number."""
-    kind: str = ""
-    """Jobs of one kind behave alike; empty: not known."""
+    array: str = ""  # the array that it is a task of; empty: none
+    at_most: int = 0  # how many tasks of its array may run at once; 0: any number
+    kind: str = ""  # jobs of one kind behave alike; empty: not known
     parts: tuple[int, ...] = ()
     """GPUs of each of its parts, the largest first: each is on one node, and all start together; empty: no matter."""
-    patient: bool = False
-    """Whether no job is ever stopped for it."""
+    patient: bool = False  # whether no job is ever stopped for it
 
     def __post_init__(self) -> None:
         problem = (
@@ -124,14 +107,10 @@ class Cluster:
 
     nodes: tuple[int, ...]
     memory: float = DEFAULT_GPU_MEMORY
-    cpus: tuple[float, ...] = ()
-    """CPU cores of each node; 0, or an empty tuple: not counted."""
-    host_memory: tuple[float, ...] = ()
-    """Bytes of each node's own memory; 0, or an empty tuple: not counted."""
-    models: tuple[str, ...] = ()
-    """GPU model of each node; an empty tuple: models do not matter."""
-    gpu_memory: tuple[float, ...] = ()
-    """Bytes of each GPU, where they differ; an empty tuple: all have `memory`."""
+    cpus: tuple[float, ...] = ()  # CPU cores of each node; 0, or an empty tuple: not counted
+    host_memory: tuple[float, ...] = ()  # bytes of each node's own memory; 0, or an empty tuple: not counted
+    models: tuple[str, ...] = ()  # GPU model of each node; an empty tuple: models do not matter
+    gpu_memory: tuple[float, ...] = ()  # bytes of each GPU, where they differ; an empty tuple: all have `memory`
 
     def __post_init__(self) -> None:
         if not self.nodes or min(self.nodes) < 1:
@@ -184,10 +163,8 @@ class Cluster:
 class Quota:
     """What one user, or one group, may have."""
 
-    gpus: int = 0
-    """GPUs at once; 0: any number."""
-    gpu_hours: float = 0.0
-    """GPU-hours in any seven days; 0: any number."""
+    gpus: int = 0  # GPUs at once; 0: any number
+    gpu_hours: float = 0.0  # GPU-hours in any seven days; 0: any number
 
     def __post_init__(self) -> None:
         if self.gpus < 0 or not 0 <= self.gpu_hours < math.inf:
@@ -198,15 +175,12 @@ class Quota:
 class Rules:
     """How people share the GPUs. Groups are written with an @ before their name; `*` is everybody without an entry."""
 
-    half_life: float = math.inf
-    """Seconds after which a user's GPU time counts half."""
-    weights: tuple[tuple[str, float], ...] = ()
-    """What share each deserves, relative to the others' 1."""
+    half_life: float = math.inf  # seconds after which a user's GPU time counts half
+    weights: tuple[tuple[str, float], ...] = ()  # what share each deserves, relative to the others' 1
     quotas: tuple[tuple[str, Quota], ...] = ()
     preempts: bool = True
     """Whether preemptible jobs are stopped for jobs of higher priority, or of users who have less than their share."""
-    for_shares: bool = True
-    """Whether that is done for shares as well; else for priority alone."""
+    for_shares: bool = True  # whether that is done for shares as well; else for priority alone
 
     def __post_init__(self) -> None:
         if not self.half_life > 0:
@@ -223,8 +197,7 @@ class Booking:
     gpus: tuple[int, ...]
     begin: float
     end: float
-    users: tuple[str, ...] = ()
-    """Users who may use them then; empty: none."""
+    users: tuple[str, ...] = ()  # users who may use them then; empty: none
 
     def __post_init__(self) -> None:
         if not self.gpus:

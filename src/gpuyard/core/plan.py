@@ -21,10 +21,8 @@ from gpuyard.core.usage.admission import OVERCOMMITTED, Decision, Usage
 class Start:
     job: str
     gpus: tuple[int, ...]
-    admission: Decision | None = None
-    """By what it was let in, where usage is looked at."""
-    charge: float | None = None
-    """Bytes of each GPU that it is counted with from now on; None: as before."""
+    admission: Decision | None = None  # by what it was let in, where usage is looked at
+    charge: float | None = None  # bytes of each GPU that it is counted with from now on; None: as before
 
     @property
     def by(self) -> str:
@@ -39,12 +37,9 @@ class Plan:
 
     starts: list[Start] = field(default_factory=list)
     stops: list[str] = field(default_factory=list)
-    renewals: list[str] = field(default_factory=list)
-    """Running jobs that get another time slice."""
-    chosen: tuple[str, float] | None = None
-    """A head to keep until it fits, and its shadow time."""
-    wake_at: float = np.inf
-    """Plan again at this time, even if nothing happens before."""
+    renewals: list[str] = field(default_factory=list)  # running jobs that get another time slice
+    chosen: tuple[str, float] | None = None  # A head to keep until it fits, and its shadow time
+    wake_at: float = np.inf  # plan again at this time, even if nothing happens before
     explain: Callable[[], dict[str, Reason]] = dict
 
     @property
@@ -59,12 +54,9 @@ class Snapshot:
 
     state: State
     now: float
-    may: Flags | None = None
-    """Which of the queue may be chosen; None: all of it."""
-    usage: Usage | None = None
-    """What is used of GPUs, where that counts; None: only what was asked for does."""
-    most: int = NO_LIMIT
-    """Most jobs to start, where bins are GPUs and no job is stopped: the rest can wait a moment."""
+    may: Flags | None = None  # which of the queue may be chosen; None: all of it
+    usage: Usage | None = None  # what is used of GPUs, where that counts; None: only what was asked for does
+    most: int = NO_LIMIT  # most jobs to start, where bins are GPUs and no job is stopped: the rest can wait a moment
 
     @property
     def waiting(self) -> Ints:

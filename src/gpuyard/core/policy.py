@@ -42,8 +42,7 @@ PLACEMENT_DOCS = {
     "fgd": "one node: where the GPUs that the usual jobs could not use grow least (Weng et al., ATC'23)",
     CONSIDERATE: "pack, but not beside jobs that are known to hurt each other on one GPU",
 }
-LEARNED = "learned:"
-"""Before the file that a trained policy is in."""
+LEARNED = "learned:"  # before the file that a trained policy is in
 
 
 class PolicyError(UserError):
@@ -58,28 +57,22 @@ class Policy:
     function: Callable[..., Any]
     columns: tuple[str, ...]
     defaults: Mapping[str, Any]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Only those that differ from the defaults."""
+    settings: Mapping[str, Any] = field(default_factory=dict)  # only those that differ from the defaults
     preemptive: bool = False
-    quantum: float = 0.0
-    """Preemptive policies: seconds that a started job is left alone."""
+    quantum: float = 0.0  # preemptive policies: seconds that a started job is left alone
     default_quantum: float = 0.0
-    sliced: bool = False
-    """Whether the quantum is a time slice, renewed or passed on when it is over."""
+    sliced: bool = False  # whether the quantum is a time slice, renewed or passed on when it is over
     improves: bool = False
     """Whether a job's number never grows while it runs: then an old number is enough to see that it stays."""
     one_way: bool = False
     """Whether a job's number only falls, or only grows, while it waits: then two numbers bound all between them."""
     next_change: Policy | None = None
     """Seconds until a running job's rank changes by itself, as a function of the same kind; sooner it must not."""
-    check: Callable[..., None] | None = None
-    """Called with all settings; raises a UserError if they make no sense."""
+    check: Callable[..., None] | None = None  # called with all settings; raises a UserError if they make no sense
     weights: Floats | None = None
     """A trained policy's numbers, which its function takes behind its columns; they never change."""
-    discipline: str = ""
-    """What it was trained for, and has if nothing else is said; empty: it does not matter to it."""
-    source: str = ""
-    """What it is called outside of its file, `path/to/file.py:function`; empty if it is built in."""
+    discipline: str = ""  # what it was trained for, and has if nothing else is said; empty: it does not matter to it
+    source: str = ""  # what it is called outside of its file, `path/to/file.py:function`; empty if it is built in
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         own = () if self.weights is None else (self.weights,)

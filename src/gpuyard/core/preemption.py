@@ -68,7 +68,6 @@ def _start_all(draft: Draft) -> bool:
 
 
 def _loose(draft: Draft) -> tuple[Ints, Floats]:
-    """The running jobs that may be stopped now, and when others may be."""
     state, now, policy = draft.snapshot.state, draft.snapshot.now, draft.policy
     running, table = draft.snapshot.running, state.table
     if policy.quantum == 0 and not (state.fixed or state.withdrawn or state.drained or state.promises):
@@ -122,7 +121,6 @@ def _choose_victims(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victi
 
 
 def _any_job_fits(draft: Draft, rows: Ints, rank: Floats, loose: Ints, keys: Floats) -> bool:
-    """Whether any waiting job could find room in what is idle and what those behind it hold."""
     gpus = draft.demand.gpus
     if gpus[rows].min() <= draft.idle:
         return True
@@ -159,10 +157,8 @@ def _wake_at(draft: Draft, kept: Ints, soon: Floats) -> float:
     return min(times, default=np.inf)
 
 
-_FEW = 16
-"""Victims that are looked at one by one."""
-_MOST = 32
-"""Waiting jobs that are looked at; the next plan may look at others."""
+_FEW = 16  # victims that are looked at one by one
+_MOST = 32  # waiting jobs that are looked at; the next plan may look at others
 
 
 def reclaim(draft: Draft, keeps_idle: bool) -> None:
@@ -274,10 +270,8 @@ class _Claims:
     state: State
     draft: Draft
     by_priority: bool
-    share: Floats
-    """GPUs that each user deserves, by number; none where shares do not count."""
-    holds: Floats
-    """GPUs that each user has, after the starts and stops of this plan."""
+    share: Floats  # GPUs that each user deserves, by number; none where shares do not count
+    holds: Floats  # GPUs that each user has, after the starts and stops of this plan
 
     @classmethod
     def of(cls, draft: Draft, waiting: Ints, loose: Ints) -> _Claims:

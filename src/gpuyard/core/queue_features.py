@@ -23,24 +23,14 @@ QUEUE_FEATURES = frozenset(
 
 
 class QueueFeatures(NamedTuple):
-    """The queue and the cluster at one instant, in a few numbers."""
-
-    idle: int
-    """GPUs without a tenant, on which jobs may start."""
-    hole: int
-    """Those of the node that has most."""
-    queue: int
-    """How many jobs wait."""
-    work: float
-    """GPU-seconds that they ask for, by estimates."""
-    first: int
-    """The row that was submitted first of them, -1 if none waits."""
-    lengths: Ints
-    """How many of them are so long, by powers of two (`length_of`)."""
-    room: Ints
-    """GPUs that are idle now, and after each of the expected ends."""
-    delay: Floats
-    """Seconds until then; the first is 0."""
+    idle: int  # GPUs without a tenant, on which jobs may start
+    hole: int  # those of the node that has most
+    queue: int  # how many jobs wait
+    work: float  # GPU-seconds that they ask for, by estimates
+    first: int  # the row that was submitted first of them, -1 if none waits
+    lengths: Ints  # how many of them are so long, by powers of two (`length_of`)
+    room: Ints  # GPUs that are idle now, and after each of the expected ends
+    delay: Floats  # seconds until then; the first is 0
 
 
 def length_of(estimate: Floats) -> Ints:

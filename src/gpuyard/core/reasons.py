@@ -18,10 +18,8 @@ class Room:
     gpu: int
     left: float
     total: float
-    buffer: float = 0.0
-    """Kept free."""
-    others: float = 0.0
-    """Used by others than our jobs, or by these beyond what they asked for."""
+    buffer: float = 0.0  # kept free
+    others: float = 0.0  # used by others than our jobs, or by these beyond what they asked for
 
     def __str__(self) -> str:
         taken = [
@@ -39,18 +37,12 @@ class Resources:
 
     gpus: int
     idle: int
-    expected_at: float | None = None
-    """When enough is expected to be free, where the discipline reserves for it."""
-    withdrawn: Mapping[str, int] = field(default_factory=dict)
-    """How many GPUs cannot be used, by cause."""
-    memory: float = 0.0
-    """Bytes on each GPU, if it shares them."""
-    room: Room | None = None
-    """The GPU with the most left for it, if none has enough."""
-    asked: float = 0.0
-    """Bytes that it asked for, if it is expected to need less; 0: what it needs is what it asked for."""
-    usage: Decision | None = None
-    """Why it may not have what others asked for and do not use, where that is looked at."""
+    expected_at: float | None = None  # when enough is expected to be free, where the discipline reserves for it
+    withdrawn: Mapping[str, int] = field(default_factory=dict)  # how many GPUs cannot be used, by cause
+    memory: float = 0.0  # bytes on each GPU, if it shares them
+    room: Room | None = None  # the GPU with the most left for it, if none has enough
+    asked: float = 0.0  # bytes that it asked for, if it is expected to need less; 0: what it needs is what it asked for
+    usage: Decision | None = None  # why it may not have what others asked for and do not use, where that is looked at
 
     def __str__(self) -> str:
         if self.memory:
@@ -74,8 +66,7 @@ class Priority:
     """A job that goes first must start before this one may."""
 
     behind: str
-    ahead: int
-    """How many waiting jobs go first."""
+    ahead: int  # how many waiting jobs go first
 
     def __str__(self) -> str:
         return f"waits behind job {self.behind} ({self.ahead} job{'s' if self.ahead > 1 else ''} ahead)"
@@ -96,8 +87,7 @@ class Reserved:
 class Dependency:
     """Other jobs must end first, or begin."""
 
-    after: tuple[str, ...]
-    """Which, and how, as in `Request.after`."""
+    after: tuple[str, ...]  # which, and how, as in `Request.after`
 
     @property
     def jobs(self) -> list[str]:
@@ -141,8 +131,7 @@ class Quota:
     """Its user, or its user's group, has as much as they may have."""
 
     who: str
-    unit: str
-    """`GPUs` at once, or `GPU-hours` in seven days."""
+    unit: str  # `GPUs` at once, or `GPU-hours` in seven days
     limit: float
     used: float
     wants: int
@@ -173,8 +162,7 @@ class Reservation:
     begin: float
     end: float
     gpus: tuple[int, ...]
-    unlimited: bool = False
-    """Whether it does not say when it will have ended."""
+    unlimited: bool = False  # whether it does not say when it will have ended
 
     def __str__(self) -> str:
         which = ", ".join(map(str, self.gpus))
@@ -189,10 +177,8 @@ class Harm:
 
     gpu: int
     beside: str
-    slowdown: float
-    """How many times as long the one that suffers more would take."""
-    suffers: bool = True
-    """Whether that is the one that waits."""
+    slowdown: float  # how many times as long the one that suffers more would take
+    suffers: bool = True  # whether that is the one that waits
 
     def __str__(self) -> str:
         percent = f"{100 / self.slowdown:.0f} %"

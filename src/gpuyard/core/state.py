@@ -42,35 +42,24 @@ class Table:
     virtual_finish: Floats
     turn: Floats
     requeued: Floats
-    progress: Floats
-    """Seconds of work done before the present attempt."""
-    started: Floats
-    """When the present attempt started; infinite while the job does not run."""
-    overhead: Floats
-    """Seconds of the present attempt that bring no progress."""
+    progress: Floats  # seconds of work done before the present attempt
+    started: Floats  # when the present attempt started; infinite while the job does not run
+    overhead: Floats  # seconds of the present attempt that bring no progress
     slice_started: Floats
-    held_for: Floats
-    """Seconds spent on GPUs before the present attempt, progress or not."""
-    cpus: Floats
-    """CPU cores wanted; 0 where the cluster does not count them."""
-    host_memory: Floats
-    """Bytes of host memory wanted; 0 where the cluster does not count them."""
-    begin: Floats
-    """Not before this time."""
-    limit: Floats
-    """Seconds after which it is sure to have ended."""
-    notice: Floats
-    """Seconds that it may take to stop, if it is preemptible."""
+    held_for: Floats  # seconds spent on GPUs before the present attempt, progress or not
+    cpus: Floats  # CPU cores wanted; 0 where the cluster does not count them
+    host_memory: Floats  # bytes of host memory wanted; 0 where the cluster does not count them
+    begin: Floats  # not before this time
+    limit: Floats  # seconds after which it is sure to have ended
+    notice: Floats  # seconds that it may take to stop, if it is preemptible
     footprint: Floats
     """Bytes that it takes of what can be shared of each GPU; 0 of a job that has its GPUs for itself, since what is
     kept free of a GPU, or taken by others, is no matter to it."""
     gpus: Ints
     user: Ints
     scope: Ints
-    array: Ints
-    """The array that it is a task of, by number; 0: none."""
-    kind: Ints
-    """Number of its kind (`Request.kind`); 0: not known."""
+    array: Ints  # the array that it is a task of, by number; 0: none
+    kind: Ints  # number of its kind (`Request.kind`); 0: not known
     preemptible: Flags
 
     def __init__(self, cluster: Cluster) -> None:
@@ -165,7 +154,6 @@ class Table:
         return self.scope_rows[key]
 
     def tasks(self) -> Tasks:
-        """The typical jobs, judging by those submitted so far."""
         if self._counted < self.size:
             for row in range(self._counted, self.size):
                 kind = kind_of(self.demand, row, self._memory)
@@ -180,8 +168,6 @@ class Table:
 
 
 class Rows:
-    """A sorted set of rows, always available as an array."""
-
     __slots__ = ("_array", "_size")
 
     def __init__(self) -> None:
@@ -227,32 +213,25 @@ class State:
         self.row_of: dict[str, int] = {}
         self.phase: list[Phase] = []
         self.attempt: list[int] = []
-        self.spot: list[Ints] = []
-        """GPUs of each running job, by row; empty for the others."""
+        self.spot: list[Ints] = []  # GPUs of each running job, by row; empty for the others
         self.occupant = np.full(cluster.gpus, -1, dtype=np.int64)
         """The row on each GPU, -1 for none; not kept up where GPUs are shared."""
         self.waiting = Rows()
         self.running = Rows()
-        self.fixed = 0
-        """How many running jobs may not be stopped: not preemptible, or not known to have started."""
+        self.fixed = 0  # how many running jobs may not be stopped: not preemptible, or not known to have started
         self.shares = False
         """Whether any job so far shares GPUs, names them or their model, or takes CPUs or host memory that are
         counted, so that GPUs of a node are not all alike."""
-        self.head = -1
-        """The row that was chosen and is kept until it fits (`commit`, `easy-shadow`)."""
+        self.head = -1  # the row that was chosen and is kept until it fits (`commit`, `easy-shadow`)
         self.shadow = np.inf
-        self.withdrawn: dict[int, str] = {}
-        """GPUs on which nothing may be started, and why."""
+        self.withdrawn: dict[int, str] = {}  # GPUs on which nothing may be started, and why
         self.taken: tuple[float, ...] = ()
         """Bytes of each GPU that no share may use; empty: none. The pool's totals are without them."""
-        self.buffer = 0.0
-        """How many of these are kept free; others use the rest."""
+        self.buffer = 0.0  # how many of these are kept free; others use the rest
         self.hosted: dict[int, tuple[float, float]] = {}
         """CPU cores and bytes of memory of nodes that are no job's of ours."""
-        self.drained: set[int] = set()
-        """GPUs that an operator drained."""
-        self.recalled: dict[int, str] = {}
-        """Rows on GPUs that were told to end, and what they will have ended by."""
+        self.drained: set[int] = set()  # GPUs that an operator drained
+        self.recalled: dict[int, str] = {}  # rows on GPUs that were told to end, and what they will have ended by
         self.charges: dict[int, float] = {}
         """Bytes that rows are counted with, where these are fewer than they asked for."""
         self.admitted: dict[int, str] = {}
@@ -261,8 +240,7 @@ class State:
         """GPUs that are kept for waiting rows while the jobs there are being stopped."""
         self.lent: dict[int, str] = {}
         """GPUs on loan, and which running job has each: plans take them for free. Replaced as a whole."""
-        self.reclaimed: frozenset[int] = frozenset()
-        """Those of them that were asked back."""
+        self.reclaimed: frozenset[int] = frozenset()  # those of them that were asked back
         self.after: dict[int, dict[str, None]] = {}
         """Jobs that waiting or held rows still have to wait for (`Request.after`), in order; there may be many."""
         self.followers: dict[str, list[int]] = {}
@@ -272,33 +250,25 @@ class State:
         self.doomed: dict[int, str] = {}
         """Rows that can never start, since a job that they wait for ended otherwise: which one, as in `after`."""
         self.arrays: dict[str, int] = {"": 0}
-        self.parts: dict[int, tuple[int, ...]] = {}
-        """GPUs of each part of the rows that have some (`Request.parts`)."""
-        self.patient: set[int] = set()
-        """Rows for which no job is stopped."""
-        self.at_most: dict[int, int] = {}
-        """How many tasks of an array may run at once, where that is limited."""
-        self.latest_begin = 0.0
-        """No job waits for a time that is later."""
+        self.parts: dict[int, tuple[int, ...]] = {}  # GPUs of each part of the rows that have some (`Request.parts`)
+        self.patient: set[int] = set()  # rows for which no job is stopped
+        self.at_most: dict[int, int] = {}  # how many tasks of an array may run at once, where that is limited
+        self.latest_begin = 0.0  # no job waits for a time that is later
         self.bookings: dict[str, Booking] = {}
-        self.rules: Rules | None = None
-        """How people share the GPUs; None where there are no rules, as in a simulation."""
+        self.rules: Rules | None = None  # how people share the GPUs; None where there are no rules, as in a simulation
         self.kinds: dict[str, int] = {"": 0}
         self.harms: dict[tuple[str, str], float] = {}
         """How many times as long jobs of the first kind take beside those of the second; the latest measured last."""
         self.starts = 0
         self.virtual_time = 0.0
-        self.numbers = 0
-        """How many numbers jobs have drawn to take turns by."""
+        self.numbers = 0  # how many numbers jobs have drawn to take turns by
         self.user_of: dict[str, int] = {}
-        self.group_of: list[str] = []
-        """The group of each user; empty: none."""
+        self.group_of: list[str] = []  # the group of each user; empty: none
         self.used: list[float] = []
         self.last_finish: list[float] = []
         self.seen: tuple[int, float, Any] | None = None
         """The latest queue features (`queue_features`), of which version and when."""
-        self.ledger = Ledger()
-        """What users have had lately, where there are rules to share by."""
+        self.ledger = Ledger()  # what users have had lately, where there are rules to share by
 
     def usage(self, now: float) -> Floats:
         """GPU-seconds that each user has had up to now; where there are rules, as these count them."""

@@ -69,8 +69,7 @@ from gpuyard.core.state import State
 from gpuyard.core.usage.charging import charge, keep_charge
 from gpuyard.errors import Bug
 
-MOST_HARMS = 10_000
-"""Pairs of kinds of jobs whose harm is remembered."""
+MOST_HARMS = 10_000  # pairs of kinds of jobs whose harm is remembered
 TRANSITIONS: dict[tuple[Phase | None, type[JobEvent]], Phase] = {
     (None, Submitted): Phase.QUEUED,
     (Phase.QUEUED, Edited): Phase.QUEUED,
@@ -191,7 +190,6 @@ def _user(state: State, request: Request) -> int:
 
 
 def _note_request(state: State, row: int, request: Request) -> None:
-    """Store what a request says beyond the columns that a policy knows."""
     state.shares = state.shares or not takes_any(state.table.demand, row)
     state.latest_begin = max(state.latest_begin, request.begin)
     if request.parts:
@@ -292,7 +290,6 @@ def _renewed(state: State, row: int, event: Renewed) -> None:
 
 
 def _stopped(state: State, row: int, at: float) -> None:
-    """Take a job off its GPUs and book what it had."""
     table = state.table
     release(state.site(), row, state.spot[row])
     if table.compute[row] >= 100:

@@ -64,7 +64,6 @@ class Idempotency:
 
 
 def known_answer(sent: KeyedRequest, known: Answered) -> Any:
-    """The earlier answer, if the request is the same."""
     if known.request != sent.request:
         raise UserError(
             f"the Idempotency-Key '{sent.key}' came with another request before; give every request a key of its own"
@@ -99,15 +98,12 @@ class Preview:
 
 
 class Previews:
-    """Previews of policies, cached while they are valid."""
-
     def __init__(self, context: Context, planning: Planning) -> None:
         self._context, self._planning = context, planning
         self._kept: dict[str, tuple[float, Preview]] = {}
         self._of: tuple[State, int, str] | None = None
 
     def of(self, planner: OrderedPlanner) -> Preview:
-        """What a planner would change now."""
         context = self._context
         of = context.state, context.state.version, self._planning.planner.text
         if self._of != of or len(self._kept) >= _MOST_KEPT:
@@ -153,7 +149,6 @@ def _order(planner: OrderedPlanner, state: State, now: float) -> Ints:
 
 
 def _note(planner: OrderedPlanner, state: State) -> str | None:
-    """What a preview cannot foresee."""
     notes = []
     if "draw" in planner.policy.columns:
         notes.append("the order is drawn by lot: this is the present draw, and there is another after every start")
@@ -211,11 +206,9 @@ class Commands:
 
     @property
     def warnings(self) -> list[str]:
-        """For the user who submitted last."""
         return self._intake.warnings
 
     def edit(self, jobs: Iterable[str], given: set[str], change: Change, dependency: str | None = None) -> None:
-        """Change a job, or those of several jobs that can still change."""
         context, edited = self._context, list[tuple[str, Work, Request]]()
         refusals: list[NotNow] = []
         for job in jobs:
@@ -232,7 +225,6 @@ class Commands:
                 self._stops.limit_changed(job)
 
     def _edited(self, job: str, given: set[str], change: Change, dependency: str | None) -> tuple[Work, Request]:
-        """The job after an edit."""
         context = self._context
         if self._phase(job) in (Phase.PLACED, Phase.RUNNING) and (fixed := given - WHILE_RUNNING):
             raise NotNow(
@@ -257,7 +249,6 @@ class Commands:
         return self._context.description(job)
 
     def give_back(self, job: str) -> None:
-        """End a lease, or give up a waiting one."""
         phase = self._phase(job)
         view = self._context.store.open[job]
         if view.kind != "lease":
@@ -324,7 +315,6 @@ class Commands:
         return self._planning.planner, next(record.event.at for record in self._context.store.latest("PolicySet"))
 
     def reasons(self) -> dict[str, Reason]:
-        """Why each waiting job waits, in the order of the policy."""
         context = self._context
         of = context.state, context.state.version, self._planning.admission.stamp
         if self._reasons_of != of:

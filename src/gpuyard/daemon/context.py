@@ -82,8 +82,6 @@ class Times:
 
 
 class Inbox:
-    """Requests in order of arrival, and an eventfd that wakes the loop."""
-
     def __init__(self) -> None:
         self._waiting: deque[tuple[Callable[[], Any], bool, Future[Any]]] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -186,7 +184,6 @@ class Context:
         self.times.forget()
 
     def reload(self) -> None:
-        """Read the state from disk again, after a failed write."""
         self.state = self.store.load() or self.state
         self._newest = max(self.store.newest, self._taken)
         self.store.keep(self.state)
@@ -201,12 +198,10 @@ class Context:
         return description(job, self.store, self._descriptions)
 
     def work_of(self, job: str) -> Work:
-        """What an open job runs."""
         record = self._descriptions.get(job)
         return Work.from_json(record.details["work"]) if record else work_of(self.store.open[job])
 
     def work_json(self, job: str) -> Mapping[str, Any]:
-        """The same as JSON has it."""
         record = self._descriptions.get(job)
         work: Mapping[str, Any] = record.details["work"] if record is not None else self.store.open[job].work
         return work

@@ -30,8 +30,6 @@ class UserShare:
 
 
 class Limits:
-    """Changes the rules by which users share GPUs."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
 
@@ -130,7 +128,6 @@ class Limits:
             self._context.record(RulesSet(self._context.clock.now(), rules), by=by)
 
     def standings(self) -> list[UserShare]:
-        """All users who have submitted a job, or have rules of their own."""
         state, now, rules = self._context.state, self._context.clock.now(), self.rules
         quotas = dict(rules.quotas)
         faded = state.usage(now)

@@ -114,7 +114,6 @@ class Yard:
     # -- from other threads -----------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End the loop after this turn. Jobs go on running."""
         self._stopping = True
         self.context.inbox.ring()
 
@@ -172,7 +171,6 @@ class Yard:
         return max(0.0, min(due) - ticks)
 
     def _note(self, event: Event, details: Mapping[str, Any]) -> None:
-        """The start of a job may be written a little later than other events."""
         self._write_at = min(self._write_at, time.monotonic() + _SOON if isinstance(event, Started) else 0.0)
 
     def _may_wait(self, answers: list[tuple[Future[Any], Any]]) -> bool:
@@ -238,7 +236,6 @@ class Yard:
     # -- beginning and recovery -------------------------------------------------------------------
 
     def open(self, cluster: Cluster, gpus: tuple[str, ...], **details: Any) -> None:
-        """Fold the log, find out what became of running jobs, and begin."""
         now = self.clock.now()
         state = self.store.load()
         self.context.state = state if state is not None else State(cluster)
@@ -252,7 +249,6 @@ class Yard:
             raise UserError(self.failing)
 
     def recover(self, now: float) -> None:
-        """Ask the engine about every job that is on GPUs by the log."""
         for report in self._reports:  # first: of these the engine knows no more
             self._outcomes.note(report, now)
         for row in self.state.running.array.tolist():
@@ -267,7 +263,6 @@ class Yard:
     # -- what happens -----------------------------------------------------------------------------
 
     def _observe(self, now: float) -> None:
-        """Turn the engine's reports into events. While nothing can be written, they wait."""
         try:
             reports = self.engine.observe()
         except EngineError as error:
@@ -283,7 +278,6 @@ class Yard:
                 self.planning.rest()
 
     def look_at_gpus(self, now: float) -> None:
-        """Turn changes of the GPUs into events."""
         for event, why in self.machine.changes(self.state, now):
             self.record(event, why=why)
             if isinstance(event, MemoryTaken):
@@ -309,7 +303,6 @@ class Yard:
             self._launches.append(placed)
 
     def _carry_out(self) -> None:
-        """Launch and stop jobs as written."""
         launches, self._launches = self._launches, []
         for placed in launches:
             point("yard:before-launch")

@@ -27,7 +27,6 @@ class Histogram:
         self.total += value
 
     def cumulative(self) -> list[int]:
-        """The number of values up to each bound, and in all."""
         found, so_far = [], 0
         for count in self._counts.copy():
             so_far += count
@@ -63,7 +62,6 @@ class Meters:
         self.plan_cpu += cpu
 
     def note(self, records: Iterable[Record]) -> None:
-        """Called with records that are on disk."""
         for record in records:
             self.events[type(record.event).__name__] += 1
             event = record.event

@@ -46,14 +46,11 @@ def check_gpus(store: Store, state: State, cluster: Cluster, gpus: tuple[str, ..
 
 
 class ConfiguredPolicy(NamedTuple):
-    """The configured policy, or its replacement."""
-
     planner: OrderedPlanner
     in_place_of: str = ""  # the one that cannot be used; empty: it can
     because: str = ""
 
     def details(self) -> dict[str, Any]:
-        """What the log keeps besides the text."""
         other = {"in_place_of": self.in_place_of, "because": self.because} if self.in_place_of else {}
         return {"configured": True, **other, **details_of(self.planner)}
 
@@ -95,8 +92,6 @@ _LATE = 1.0  # seconds by which a plan may be late and still be made for the ins
 
 
 class Planning:
-    """The policy in force, and when it plans again."""
-
     def __init__(
         self,
         context: Context,

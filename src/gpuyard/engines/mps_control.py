@@ -83,7 +83,6 @@ class Subprocess:
 
     @property
     def said(self) -> str:
-        """The end of its output, in one line."""
         try:
             text = self._printed.read_bytes()[-_MOST_SAID:].decode(errors="replace")
         except OSError:
@@ -129,7 +128,6 @@ class Phase(Enum):
 
 
 def program(path: str | None = None) -> str:
-    """The program that controls MPS, by our PATH or another one."""
     if (found := shutil.which(PROGRAM, path=path)) is not None:
         return found
     for folder in os.get_exec_path(None if path is None else {"PATH": path}):
@@ -142,8 +140,6 @@ def program(path: str | None = None) -> str:
 
 @dataclass(slots=True, eq=False)
 class Control:
-    """A control daemon, on one GPU and for one user."""
-
     place: Path  # where records are, and what belongs to each
     gpu: int
     device: str  # what `CUDA_VISIBLE_DEVICES` calls the GPU
@@ -174,7 +170,6 @@ class Control:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Where it is, for its clients and for commands that start and end it."""
         return {"CUDA_MPS_PIPE_DIRECTORY": self.pipe, "CUDA_MPS_LOG_DIRECTORY": str(self.folder / "log")}
 
     # -- the record -------------------------------------------------------------------------------
@@ -245,7 +240,6 @@ class Control:
             os.chown(folder, self.account.uid, self.account.gid, follow_symlinks=False)
 
     def _send(self, words: list[str], given: bytes = b"") -> None:
-        """Call it as its user."""
         mark = {processes.MARK: str(self.folder)}
         passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
         visible = {"CUDA_VISIBLE_DEVICES": self.device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -259,7 +253,6 @@ class Control:
         self.look_at = self.errand.deadline
 
     def _started(self, errand: Subprocess) -> None:
-        """The call has ended, or takes too long."""
         if not errand.is_over:
             self._failed(f"{PROGRAM} -d did not come to its end within {PATIENCE:.0f} s")
         elif errand.code:
@@ -276,7 +269,6 @@ class Control:
         self.phase, self.look_at = Phase.DOWN, float("inf")
 
     def settle(self) -> None:
-        """Find out what an earlier daemon has left of it."""
         self._process = self._find()
         self.phase = Phase.UP if self._process else Phase.DOWN
 
@@ -325,11 +317,9 @@ class Control:
             self._kill(now)
 
     def _kill(self, now: float) -> None:
-        """Ask by SIGTERM from now on, and soon kill."""
         self.phase, self._deadline, self.look_at = Phase.KILLING, now + _GRACE, now
 
     def step(self, now: float) -> None:
-        """Continue what has been begun, if it is time to."""
         errand = self.errand
         if errand is not None:
             if not errand.is_over and now < errand.deadline:
@@ -358,7 +348,6 @@ class Control:
         self.look_at = max(now + _PAUSE, self._census.next())
 
     def _reap(self) -> None:
-        """Orphans become our children, and have to be waited for."""
         for pid, started in self._seen.items():
             found = processes.look(pid)
             if found is not None and found.started == started:
@@ -368,7 +357,6 @@ class Control:
 
 
 def _read_little(path: str) -> bytes:
-    """The beginning of a file that a user may have replaced by anything."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         return os.read(file, 32)

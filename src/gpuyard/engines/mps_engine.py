@@ -200,7 +200,6 @@ class MpsEngine:
             self._give_up(control)
 
     def _watch(self, control: Control) -> None:
-        """Wake up when its call ends."""
         if control.errand is not None:
             with suppress(FileExistsError):
                 self._epoll.register(control.errand.pidfd, select.EPOLLIN)
@@ -310,7 +309,6 @@ class MpsEngine:
 
 
 def _as_client(task: Task, control: Control) -> Task:
-    """A task with the variables of its control daemon and of its limits."""
     wish, found = task.mps, control.variables
     if wish is not None and wish.thread_percentage:
         found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{wish.thread_percentage:g}"

@@ -16,18 +16,14 @@ Sharing = Literal["exclusive", "requests", "usage"]
 class Behaviour:
     """A job's use of a GPU, for simulated devices: measured once, and fitted."""
 
-    seconds: float
-    """Run time alone on a GPU."""
+    seconds: float  # run time alone on a GPU
     together: Mapping[int, float] = field(default_factory=dict)
     """Run time among so many of its kind on one GPU; in between it is interpolated, beyond it goes on growing."""
     overhead: float = 0.0
     """Seconds from the start to the first work, and from the last to the end, in all: images, imports, exits."""
-    memory: float = 0.0
-    """Bytes that it really uses; 0: what it asks for before over-provisioning."""
-    ramp: float = 10.0
-    """Seconds in which its memory rises to that."""
-    utilization: float = 80.0
-    """Percent of a GPU that it keeps busy alone."""
+    memory: float = 0.0  # bytes that it really uses; 0: what it asks for before over-provisioning
+    ramp: float = 10.0  # seconds in which its memory rises to that
+    utilization: float = 80.0  # percent of a GPU that it keeps busy alone
     utilization_together: Mapping[int, float] = field(default_factory=dict)
     """Percent of a GPU that so many of its kind keep busy together; empty: each as much as alone, 100 at most."""
     power: Mapping[float, float] = field(default_factory=dict)
@@ -38,21 +34,16 @@ class Behaviour:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Jobs of one kind."""
-
     name: str
     replicas: int = 1
-    command: tuple[str, ...] = ()
-    """Empty where it is only simulated."""
+    command: tuple[str, ...] = ()  # empty where it is only simulated
     gpus: int = 1
-    gpu_memory: float = 0.0
-    """Bytes that a job asks for, before over-provisioning; 0: whole GPUs."""
+    gpu_memory: float = 0.0  # bytes that a job asks for, before over-provisioning; 0: whole GPUs
     priority: float = 0.0
     estimate: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     behaviour: Behaviour | None = None
-    image: str = ""
-    """For clusters that run containers."""
+    image: str = ""  # for clusters that run containers
     kubernetes: Mapping[str, Any] = field(default_factory=dict)
     """What its pods are on a cluster (`kubernetes.experiment.settings`); other engines ignore it."""
 
@@ -66,49 +57,37 @@ class Arrivals:
     high: float = 0.0
     mean: float = 0.0
     seed: int = 0
-    shuffle: bool = False
-    """Whether jobs of several workloads come in an order drawn by the seed."""
+    shuffle: bool = False  # whether jobs of several workloads come in an order drawn by the seed
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """One of the schedulers that are compared."""
-
     name: str
     sharing: Sharing = "requests"
     policy: str = "fcfs"
     engine: str = "local"
     """Where it can run: `local`, this machine, and whatever else reads the file; `kubernetes`, a cluster alone."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """What only the engine `local` understands."""
+    options: Mapping[str, Any] = field(default_factory=dict)  # what only the engine `local` understands
     kubernetes: Mapping[str, Any] = field(default_factory=dict)
     """How pods ask for GPUs, and whom; other engines ignore it."""
 
 
-METRICS = ("utilization", "memory_used", "power", "temperature")
-"""Plotted by default."""
-LAYOUTS = ("overlay", "stacked")
-"""How that is drawn over time: all schedulers in one panel, and above each other."""
-MORE_LAYOUTS = (*LAYOUTS, "each", "beside")
-"""Also each run by itself, and all over-provisionings side by side."""
+METRICS = ("utilization", "memory_used", "power", "temperature")  # plotted by default
+LAYOUTS = ("overlay", "stacked")  # how that is drawn over time: all schedulers in one panel, and above each other
+MORE_LAYOUTS = (*LAYOUTS, "each", "beside")  # also each run by itself, and all over-provisionings side by side
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """The content of an experiment file."""
-
     name: str
     workloads: tuple[Workload, ...]
     schedulers: tuple[Scheduler, ...]
     arrivals: Arrivals = Arrivals()
-    over_provisioning: tuple[float, ...] = (0.0,)
-    """Percent by which jobs ask for more than they need."""
-    gpus: str = ""
-    """Simulated GPUs to run on, as in `1x32510M`; empty: those of the machine."""
+    over_provisioning: tuple[float, ...] = (0.0,)  # percent by which jobs ask for more than they need
+    gpus: str = ""  # simulated GPUs to run on, as in `1x32510M`; empty: those of the machine
     metrics: tuple[str, ...] = METRICS
     repeat: int = 1
-    period: float = 1.0
-    """Seconds between samples."""
+    period: float = 1.0  # seconds between samples
     kubernetes: Mapping[str, Any] = field(default_factory=dict)
     """What only a cluster understands; other engines ignore it."""
 
@@ -120,23 +99,17 @@ class JobResult:
     name: str
     workload: str
     arrived: float
-    started: float | None
-    """When its first attempt began."""
+    started: float | None  # when its first attempt began
     ended: float | None
-    ran: float
-    """Seconds of its last attempt."""
+    ran: float  # seconds of its last attempt
     restarts: int = 0
-    ooms: int = 0
-    """How many of the restarts were for want of memory."""
+    ooms: int = 0  # how many of the restarts were for want of memory
     state: str = "succeeded"
-    admitted_by: str = ""
-    """`fit`, `history`, `cbp` or `pp`, where that is known."""
+    admitted_by: str = ""  # `fit`, `history`, `cbp` or `pp`, where that is known
     reported: Mapping[str, float] = field(default_factory=dict)
     """Numbers that the job told of itself, such as p90 and p99 of its latencies, in seconds."""
-    bound: float | None = None
-    """When a cluster's scheduler had chosen a node for it."""
-    where: str = ""
-    """`node:0,2`: the node and its GPUs, on a cluster."""
+    bound: float | None = None  # when a cluster's scheduler had chosen a node for it
+    where: str = ""  # `node:0,2`: the node and its GPUs, on a cluster
 
     @staticmethod
     def since(
@@ -154,17 +127,13 @@ class RunResult:
 
     scheduler: str
     percent: float
-    turn: int
-    """Which repetition, from 1."""
-    duration: float
-    """Seconds from the first arrival to the last end."""
+    turn: int  # which repetition, from 1
+    duration: float  # seconds from the first arrival to the last end
     jobs: list[JobResult]
     utilization: float | None = None
     memory_used: float | None = None
-    power: float | None = None
-    """Means over the run and its GPUs, in percent, bytes and watts."""
-    energy: float | None = None
-    """Watt-hours."""
+    power: float | None = None  # means over the run and its GPUs, in percent, bytes and watts
+    energy: float | None = None  # watt-hours
     simulated: bool = False
 
 
@@ -172,10 +141,8 @@ MIB = 2**20
 
 
 class Arrival(NamedTuple):
-    at: float
-    """Seconds since the first one."""
-    name: str
-    """`ssd-07`: the workload's, and which of its replicas."""
+    at: float  # seconds since the first one
+    name: str  # `ssd-07`: the workload's, and which of its replicas
     workload: Workload
 
 

@@ -14,12 +14,9 @@ from gpuyard.experiments.design import Behaviour
 
 Floats = NDArray[np.float64]
 
-AT_ONCE = 0.1
-"""Of its memory a job takes so much with its first work: contexts and libraries."""
-IDLE_POWER = 25.0
-"""Watts of an idle GPU."""
-POWER = {0.0: IDLE_POWER, 100.0: 300.0}
-"""Watts by utilization, where a workload does not say."""
+AT_ONCE = 0.1  # of its memory a job takes so much with its first work: contexts and libraries
+IDLE_POWER = 25.0  # watts of an idle GPU
+POWER = {0.0: IDLE_POWER, 100.0: 300.0}  # watts by utilization, where a workload does not say
 COOL, RISE, LAG = 31.0, 0.2, 45.0
 """Degrees Celsius of an idle GPU, how many more per watt, and seconds in which two thirds of a change have happened."""
 _ROUNDING = 1.0  # bytes by which sums of memory may be off
@@ -42,22 +39,16 @@ def alone(behaviour: Behaviour, percent: float) -> float:
 
 @dataclass(slots=True, eq=False)
 class Stay:
-    """One attempt of a job on its GPUs."""
-
     job: str
     gpus: tuple[int, ...]
     behaviour: Behaviour
-    memory: float
-    """Bytes on each of its GPUs, once it has all of them."""
-    seconds: float
-    """Of work, alone."""
+    memory: float  # bytes on each of its GPUs, once it has all of them
+    seconds: float  # of work, alone
     began: float
     works_from: float
     ended: float = math.inf
-    done: float = 0.0
-    """Share of its work."""
-    rate: float = 0.0
-    """Of that, per second from now on."""
+    done: float = 0.0  # share of its work
+    rate: float = 0.0  # of that, per second from now on
 
     def grows(self, at: float) -> bool:
         return self.works_from <= at < self.works_from + self.behaviour.ramp
@@ -80,12 +71,9 @@ class Stay:
 
 @dataclass(slots=True)
 class Gpu:
-    """One of the GPUs, and its history."""
-
     memory: float
     here: list[Stay] = field(default_factory=list)
-    stays: list[Stay] = field(default_factory=list)
-    """All that ever were, in the order in which they began."""
+    stays: list[Stay] = field(default_factory=list)  # all that ever were, in the order in which they began
     at: list[float] = field(default_factory=lambda: [0.0])
     busy: list[float] = field(default_factory=lambda: [0.0])
     power: list[float] = field(default_factory=lambda: [IDLE_POWER])
@@ -100,7 +88,6 @@ class Gpu:
         return total
 
     def note(self, at: float, busy: float, power: float) -> None:
-        """Record utilization and power from now on."""
         if self.at[-1] == at:
             self.busy[-1], self.power[-1] = busy, power
         elif (self.busy[-1], self.power[-1]) != (busy, power):
@@ -193,7 +180,6 @@ class Devices:
         return finished
 
     def _settle(self) -> None:
-        """Update the speed of all jobs, and the utilization of the GPUs."""
         there = [[stay for stay in gpu.here if stay.began <= self.now] for gpu in self.gpus]
         for stay in self.here:
             stay.rate = 1.0 / max(taking(stay, there[gpu]) for gpu in stay.gpus)
@@ -238,7 +224,6 @@ def looks(start: float, end: float, period: float) -> Floats:
 
 
 def steps(gpu: Gpu, values: Sequence[float], at: Floats) -> Floats:
-    """Values of a step function of a GPU at some instants."""
     return np.asarray(values, dtype=np.float64)[np.searchsorted(gpu.at, at, side="right") - 1]
 
 

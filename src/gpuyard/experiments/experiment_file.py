@@ -15,8 +15,7 @@ from gpuyard.monitor.sources.prometheus_queries import BY_NAME
 from gpuyard.policies.resolver import make_planner
 from gpuyard.recordings.series import OF_GPUS
 
-ENGINES = ("local", "kubernetes")
-"""Where experiments can run."""
+ENGINES = ("local", "kubernetes")  # where experiments can run
 LATER = ("slurm", "ray")
 SHARING = ("exclusive", "requests", "usage")
 PROCESSES: dict[str, tuple[str, ...]] = {
@@ -59,7 +58,6 @@ def parse_experiment(value: Any, file: Path) -> Experiment:
 
 
 def _check(experiment: Experiment, top: Keys) -> None:
-    """Checks that need the whole experiment."""
     for key, names in (
         ("workloads", [one.name for one in experiment.workloads]),
         ("schedulers", [one.name for one in experiment.schedulers]),

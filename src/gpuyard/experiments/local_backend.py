@@ -27,10 +27,8 @@ from gpuyard.policies.resolver import check_passed
 from gpuyard.recordings.series import Recording, Subject, names_of
 from gpuyard.spec.notation import absolute
 
-_RETRIES = 20
-"""How often a job that runs out of memory is run again: experiments count that, and go on."""
-_TAIL = 2**18
-"""Bytes at the end of a job's output that may have its report."""
+_RETRIES = 20  # how often a job that runs out of memory is run again: experiments count that, and go on
+_TAIL = 2**18  # bytes at the end of a job's output that may have its report
 _OURS = (
     "data_dir", "socket", "simulate_gpus", "policy", "admission", "record", "record_period", "port", "bind", "page",
 )  # fmt: skip
@@ -39,15 +37,12 @@ _STEPS = 10
 
 
 class LocalBackend:
-    """Runs on this machine, in a daemon of their own."""
-
     def check(self, experiment: Experiment, runs: Sequence[Run]) -> None:
         """Refuse what cannot be run for real, before anything is."""
         for run in runs:
             _check(experiment, run.scheduler)
 
     def clear(self, results: Results) -> None:
-        """End the daemon of a run that was killed."""
         clear_remains(results.yard)
 
     def run(
@@ -88,7 +83,6 @@ class _Submissions:
         return len(self.ids) - len(self._open)
 
     def wait(self, timeout: float) -> None:
-        """Wait so long, or until the first of the open jobs is over."""
         if timeout > 0 and self._open:
             self._client.job(self._open[0]["id"], wait=timeout)
         elif timeout > 0:

@@ -41,10 +41,8 @@ def _reported_number(text: str) -> float:
         return math.nan
 
 
-MEASURED = ("utilization", "memory_used", "power")
-"""Metrics whose means are told of every run."""
-REPORTED = ("p90", "p99")
-"""Numbers that jobs may report of themselves which have columns of their own."""
+MEASURED = ("utilization", "memory_used", "power")  # metrics whose means are told of every run
+REPORTED = ("p90", "p99")  # numbers that jobs may report of themselves which have columns of their own
 
 
 def measure(result: RunResult, recording: Recording) -> RunResult:
@@ -58,7 +56,6 @@ def measure(result: RunResult, recording: Recording) -> RunResult:
 
 
 def mean_of(recording: Recording, metric: str) -> float | None:
-    """The mean of a metric over all GPUs, weighted by time."""
     total, known = _held(recording, metric)
     return total / known if known > 0 else None
 

@@ -97,10 +97,8 @@ def _finish(axes: Axes, rows: Sequence[Mapping[str, Any]], label: str, note: str
 
 
 _COLUMNS = 3
-_POINTS = 2000
-"""Of one line: about two for each dot of a panel's width."""
-_POINTS_WIDE = 620.0
-"""Points of paper that the panels of a row have together."""
+_POINTS = 2000  # of one line: about two for each dot of a panel's width
+_POINTS_WIDE = 620.0  # points of paper that the panels of a row have together
 
 
 def draw_beside(groups: Sequence[tuple[str, Named]], metric: str, title: str = "") -> Figure | None:
@@ -137,8 +135,7 @@ def draw_beside(groups: Sequence[tuple[str, Named]], metric: str, title: str = "
         return figure
 
 
-_FEW = 12
-"""Jobs of a run whose starts and ends can be told apart in a figure."""
+_FEW = 12  # jobs of a run whose starts and ends can be told apart in a figure
 
 
 class Sheet(NamedTuple):
@@ -158,8 +155,6 @@ class Sheet(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The files of a sheet, or why there are none."""
-
     written: list[Path]
     warning: str = ""
 
@@ -222,7 +217,6 @@ def _draw_beside(sheet: Sheet) -> Drawn:
 
 
 def _sheets(experiment: Experiment, folder: Path, done: Sequence[Run], layouts: Sequence[str]) -> Iterator[Sheet]:
-    """The first repetition of every run, in each layout."""
     first: dict[tuple[float, str], Run] = {}
     for run in sorted(done, key=lambda run: run.turn):
         first.setdefault((run.percent, run.scheduler.name), run)
@@ -313,7 +307,6 @@ def _page(experiment: Experiment, folder: Path, rows: Sequence[Mapping[str, Any]
 
 
 def _figures(folder: Path, drawn: Sequence[Path]) -> list[str]:
-    """Overlays of all metrics over time, and links to the other figures."""
     found: list[str] = []
     groups: dict[str, list[Path]] = {}
     for path in drawn:

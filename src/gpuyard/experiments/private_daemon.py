@@ -22,10 +22,8 @@ from gpuyard.client.transport import NoDaemon
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.experiments.interrupts import SIGNALS, interruptible
 
-_PATIENCE = 60.0
-"""Seconds that a daemon may take to come or to go."""
-_LONGEST = 90
-"""Bytes that the path of a socket can have on every system."""
+_PATIENCE = 60.0  # seconds that a daemon may take to come or to go
+_LONGEST = 90  # bytes that the path of a socket can have on every system
 _LINK, _SETTINGS, _NAME = "socket-folder", "settings.json", "yard-name"
 _PREFIX = "gpuyard-yard-"
 _PARENT_WATCH = 'read -r word || exec "$0" -P -m gpuyard.experiments.private_daemon "$1" "$2"'

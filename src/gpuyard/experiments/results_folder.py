@@ -47,7 +47,6 @@ def planned(experiment: Experiment, repeat: int) -> list[Run]:
 
 
 def meaning(experiment: Experiment, run: Run, simulate: bool) -> str:
-    """A hash of everything that the result of a run depends on."""
     said = asdict(experiment)
     for key in ("name", "schedulers", "over_provisioning", "repeat"):
         del said[key]
@@ -61,13 +60,10 @@ def meaning(experiment: Experiment, run: Run, simulate: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The folder of an experiment."""
-
     folder: Path
 
     @property
     def yard(self) -> Path:
-        """The folder of a run's daemon."""
         return self.folder / "yard"
 
     @contextmanager
@@ -91,7 +87,6 @@ class Results:
             yield
 
     def claim(self, experiment: Experiment, simulate: bool) -> None:
-        """Mark the folder as this experiment's."""
         said = {"version": VERSION, "simulate": simulate, "experiment": asdict(experiment)}
         write_atomically(self.folder / _MARK, _json(said))
 
@@ -127,7 +122,6 @@ class Results:
         return read_recording(self._recording(run))
 
     def described(self) -> tuple[dict[str, Any], bool]:
-        """The experiment as it was run, and whether that was simulated."""
         try:
             found = json.loads((self.folder / _MARK).read_text())
         except (FileNotFoundError, NotADirectoryError):
@@ -137,7 +131,6 @@ class Results:
         return found["experiment"], bool(found["simulate"])
 
     def stored(self) -> list[RunResult]:
-        """The finished runs of the experiment as it was last run."""
         told, _ = self.described()
         order = [one["name"] for one in told["schedulers"]]
         found = [_result(_read(path), path) for path in (self.folder / "runs").glob("*.json")]

@@ -18,12 +18,9 @@ from gpuyard.experiments.results_folder import Results, Run, meaning, planned
 from gpuyard.recordings.series import Mark, Recording, Subject
 from gpuyard.units import format_number
 
-Progress = Callable[[int, int], None]
-"""Called with the number of jobs that are over, and of all jobs."""
-_LOOK = 1.0
-"""Seconds between two counts of the jobs that are over, at most."""
-_SHOWN = 3
-"""Warnings of a run that are shown; its recording has all."""
+Progress = Callable[[int, int], None]  # called with the number of jobs that are over, and of all jobs
+_LOOK = 1.0  # seconds between two counts of the jobs that are over, at most
+_SHOWN = 3  # warnings of a run that are shown; its recording has all
 
 
 class Watcher(Protocol):
@@ -85,15 +82,10 @@ def submit_all(
 
 
 class EndedJob(NamedTuple):
-    """A job of a run, as a back end knows it."""
-
     result: JobResult
-    output: bytes
-    """The end of its output, which may have a report."""
-    details: str = ""
-    """Where its output is, or why it failed; a part of a sentence."""
-    subject: Subject | None = None
-    """The first GPU that it was on."""
+    output: bytes  # the end of its output, which may have a report
+    details: str = ""  # where its output is, or why it failed; a part of a sentence
+    subject: Subject | None = None  # the first GPU that it was on
 
 
 def run_result(run: Run, jobs: Iterable[EndedJob], begin: float) -> tuple[RunResult, list[Mark], list[str]]:
@@ -114,7 +106,6 @@ def run_result(run: Run, jobs: Iterable[EndedJob], begin: float) -> tuple[RunRes
 def measured(
     result: RunResult, recording: Recording, marks: Sequence[Mark], warnings: Sequence[str]
 ) -> tuple[RunResult, Recording]:
-    """A run with its recording, each completed by the other."""
     recording.marks, recording.warnings = list(marks), [*recording.warnings, *warnings]
     result.simulated = recording.simulated
     return measure(result, recording), recording
@@ -122,11 +113,8 @@ def measured(
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The runs of an experiment to do."""
-
     repeat: int | None = None
-    only: Sequence[str] = ()
-    """Names of schedulers; none: all."""
+    only: Sequence[str] = ()  # names of schedulers; none: all
     percents: Sequence[float] = ()
     simulate: bool = False
     fresh: bool = False
@@ -150,8 +138,6 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All results of an experiment, and the files that were written."""
-
     rows: list[dict[str, Any]]
     results: list[RunResult]
     written: list[Path]

@@ -25,12 +25,9 @@ from gpuyard.policies.resolver import make_planner
 from gpuyard.recordings.series import Mark, Recording, Series, Subject
 from gpuyard.units import format_duration, format_size
 
-LOOK = 1.0
-"""Seconds from one sample to the next."""
-LONGEST = 300
-"""Samples of a window at most."""
-MARGIN = 0.05
-"""What is expected beyond the highest use that was seen, as a part of it: the daemon's `memory_margin`."""
+LOOK = 1.0  # seconds from one sample to the next
+LONGEST = 300  # samples of a window at most
+MARGIN = 0.05  # what is expected beyond the highest use that was seen, as a part of it: the daemon's `memory_margin`
 
 
 @dataclass(slots=True)
@@ -38,20 +35,16 @@ class Observer:
     """Samples GPUs once a second, and remembers the memory that kinds of jobs used."""
 
     devices: Devices
-    kinds: Mapping[str, str]
-    """What each job is of."""
+    kinds: Mapping[str, str]  # what each job is of
     guarded: bool = True
     """Whether it tells what kinds of jobs came to; else only what the samples of the last minutes say."""
-    ended: dict[str, float] = field(default_factory=dict)
-    """The most that whole runs of a kind used."""
+    ended: dict[str, float] = field(default_factory=dict)  # the most that whole runs of a kind used
 
     def done(self, stay: Stay) -> None:
-        """A job has run to its end."""
         kind = self.kinds[stay.job]
         self.ended[kind] = max(self.ended.get(kind, 0.0), stay.memory)
 
     def expected(self, waiting: list[str]) -> Usage:
-        """The memory that jobs are expected to use, by their kinds."""
         now, seen = self.devices.now, dict(self.ended)
         if not self.guarded:
             return Usage(guarded=False)
@@ -65,7 +58,6 @@ class Observer:
         )
 
     def statistics(self) -> dict[int, Statistics]:
-        """Statistics of the windows that are long enough."""
         seen = ((index, seen_of(gpu, self.devices.now)) for index, gpu in enumerate(self.devices.gpus))
         return {index: found for index, found in seen if found is not None}
 
@@ -96,8 +88,7 @@ def _peak(memory: float, kind: str) -> Peak:
     return Peak(memory * (1.0 + MARGIN), memory, evidence)
 
 
-ALWAYS = ("utilization", "memory_used", "power")
-"""What every result tells the means of."""
+ALWAYS = ("utilization", "memory_used", "power")  # what every result tells the means of
 _MOST_LOOKS = 250_000  # at a GPU: of a second each, some days
 
 
@@ -149,14 +140,12 @@ def _mean(recording: Recording, metric: str) -> float:
 
 
 def _watt_hours(power: Series) -> float:
-    """Each value stands until the next, as in the means."""
     return float((power.mean[:-1] * np.diff(power.at)).sum()) / 3600
 
 
 PAUSE, LONGEST_PAUSE = 10.0, 300.0
 """Seconds before a job that died begins again; doubled each time, up to the second number."""
-MOST_RESTARTS = 20
-"""After so many it is given up."""
+MOST_RESTARTS = 20  # after so many it is given up
 
 
 class SimulatedBackend:
@@ -166,13 +155,11 @@ class SimulatedBackend:
         """Nothing: a run that cannot be simulated says so at once."""
 
     def clear(self, results: Results) -> None:
-        """End the daemon of a run for real in the same folder that was killed."""
         clear_remains(results.yard)
 
     def run(
         self, experiment: Experiment, run: Run, results: Results, on_progress: Progress
     ) -> tuple[RunResult, Recording]:
-        """One scheduler at one over-provisioning, from the first arrival to the last end."""
         driver = _Driver(experiment, run.scheduler, run.percent, run.turn, on_progress)
         driver.run()
         jobs = [job.result() for job in driver.jobs.values()]
@@ -232,7 +219,6 @@ class _Driver:
     # -- the loop ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Jump from event to event until every job is over."""
         coming = iter(self.jobs.values())
         following = next(coming, None)
         while self.over < len(self.jobs):
@@ -265,7 +251,6 @@ class _Driver:
         return plan.wake_at if plan.wake_at > self.devices.now else math.inf
 
     def _next_look(self, usage: Usage | None) -> float:
-        """When more is known of usage that could change a plan."""
         state = self.engine.state
         if usage is None or not len(state.waiting):
             return math.inf

@@ -21,7 +21,6 @@ KINDS = (".yaml", ".yml", ".toml", ".json")
 
 
 def load(path: Path) -> Any:
-    """The content of a file in YAML, TOML or JSON."""
     if path.suffix.lower() not in KINDS:
         raise UserError(f"{path}: an experiment is written in YAML, TOML or JSON; its name ends in {', '.join(KINDS)}")
     try:
@@ -59,12 +58,10 @@ class Keys:
         return self._given.get(key) is not None
 
     def take(self, key: str, read: Callable[[Any], T], default: T) -> T:
-        """The value of a key, or the default."""
         self._asked.append(key)
         return self._read(key, read) if key in self else default
 
     def need(self, key: str, read: Callable[[Any], T], why: str) -> T:
-        """The value of a required key."""
         self._asked.append(key)
         if key not in self:
             near = next((f" (it says '{one}')" for one in self._given if suggest(one, [key])), "")
@@ -78,7 +75,6 @@ class Keys:
             raise error if isinstance(error, Misplaced) else self.error(key, str(error)) from None
 
     def below(self, key: str, read: Callable[[Keys], T], default: T) -> T:
-        """The mapping below a key, read, or the default."""
         self._asked.append(key)
         return read(Keys(self._given[key], self.file, self.path(key))) if key in self else default
 
@@ -216,7 +212,6 @@ def one_of(known: Sequence[str]) -> Callable[[Any], str]:
 
 
 def many(read: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
-    """A list of distinct values, or a single one."""
 
     def read_all(value: Any) -> tuple[T, ...]:
         found = tuple(read(one) for one in (value if isinstance(value, list) else [value]))
@@ -239,7 +234,6 @@ def table(of_key: Callable[[Any], Any], of_value: Callable[[Any], T]) -> Callabl
 
 
 def as_it_is(value: Any) -> dict[str, Any]:
-    """A mapping that is validated elsewhere."""
     if not isinstance(value, Mapping):
         raise UserError(f"keys and values are expected here, not {shown(value)}")
     return {str(key): one for key, one in value.items()}

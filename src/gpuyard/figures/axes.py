@@ -14,25 +14,20 @@ from gpuyard.figures.panels import Axis
 from gpuyard.figures.style import clipped
 from gpuyard.units import format_duration
 
-Tick = tuple[float, str]
-"""Position and label."""
+Tick = tuple[float, str]  # position and label
 TIME_TICKS: tuple[Tick, ...] = (
     (0.001, "1 ms"), (0.01, "10 ms"), (0.1, "0.1 s"), (1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"),
     (600.0, "10 min"), (3600.0, "1 h"), (21600.0, "6 h"), (86400.0, "1 d"), (864e3, "10 d"), (864e4, "100 d"),
     (864e5, "1000 d"),
 )  # fmt: skip
-_ROUND_TIMES = (0.0, 0.001, 1.0, 60.0, 3600.0, 86400.0)
-"""Labelled before the others, where there is no room for all."""
+_ROUND_TIMES = (0.0, 0.001, 1.0, 60.0, 3600.0, 86400.0)  # labelled before the others, where there is no room for all
 _CHARACTER = 5.3
-_APART = 5.0
-"""In points, at the size of tick labels: the width of a character, and the least room between two labels."""
+_APART = 5.0  # in points, at the size of tick labels: the width of a character, and the least room between two labels
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200)
 _SHORT = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 _DAY = 86400
-_MOST_TICKS = 40
-"""Ticks that could be on an axis at all."""
-_WIDTH = 620.0
-"""Points from left to right of a panel, beside the legend."""
+_MOST_TICKS = 40  # ticks that could be on an axis at all
+_WIDTH = 620.0  # points from left to right of a panel, beside the legend
 
 
 def room_for(axes: Axes, ticks: Sequence[Tick], width: float) -> bool:
@@ -69,7 +64,6 @@ def percent_axis(axis: Any) -> None:
 
 
 def label_rows(axes: Axes, names: Sequence[str], length: int = 40) -> None:
-    """A row for each name, the first at the top, with a grid of values behind them."""
     axes.set_yticks(range(len(names)), [clipped(name, length) for name in names])
     axes.set_ylim(max(len(names), 1) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -93,7 +87,6 @@ def elapsed_axis(axes: Axes, begin: float, end: float) -> float:
 
 
 def time_ticks(low: float, high: float, beyond: float = 1.2) -> list[Tick]:
-    """Round times between two, and a little beyond them."""
     return [tick for tick in TIME_TICKS if low / beyond <= tick[0] <= high * beyond]
 
 

@@ -13,7 +13,6 @@ from gpuyard.units import format_number
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Put the content in place in one step, or leave the former file."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.write_bytes(content)

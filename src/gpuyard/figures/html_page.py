@@ -91,10 +91,8 @@ class Column:
     key: str
     title: str
     meaning: str
-    better: str = ""
-    """`low`, `high`, or empty where no value is better than another."""
-    kind: str = "number"
-    """`number`, `count`, `duration`, `percent`, or `rate` (a number per second, shown per hour)."""
+    better: str = ""  # `low`, `high`, or empty where no value is better than another
+    kind: str = "number"  # `number`, `count`, `duration`, `percent`, or `rate` (a number per second, shown per hour)
 
 
 def page(title: str, parts: Iterable[str], style: str = "") -> str:
@@ -119,7 +117,6 @@ def lead(html: str) -> str:
 
 
 def soft(text: str) -> str:
-    """A remark in small letters."""
     return f'<p class="soft">{escape(text)}</p>'
 
 
@@ -209,18 +206,15 @@ _SORTED = ' aria-sort="ascending"'
 
 
 def _how(row: dict[str, Any]) -> str:
-    """Discipline and placement, which a policy's numbers depend on beside its name."""
     parts = [str(row[key]) for key in ("discipline", "placement") if row.get(key)]
     return f"<small>{escape(', '.join(parts))}</small>" if parts else ""
 
 
 def breakable(policy: str) -> str:
-    """Escaped, with places where a narrow column may break it."""
     return escape(policy).replace("@", "@<wbr>").replace(",", ",<wbr>")
 
 
 def number(raw: Any) -> float:
-    """NaN where there is none."""
     return math.nan if raw is None or not math.isfinite(raw) else float(raw)
 
 

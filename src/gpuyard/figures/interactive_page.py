@@ -32,8 +32,7 @@ from gpuyard.recordings.series import METRICS, Floats, energy
 from gpuyard.recordings.throttling import error_text, throttled
 from gpuyard.units import format_plain
 
-_POINTS = 3000
-"""Of one line. All lines together have at most `_ALL`, which is some megabytes."""
+_POINTS = 3000  # of one line. All lines together have at most `_ALL`, which is some megabytes.
 _ALL = 400_000
 _FAINT = 600
 
@@ -101,7 +100,6 @@ class _Shared:
 
 
 def chart_data(recordings: Named, metrics: Sequence[str], layout: str) -> dict[str, Any]:
-    """The data of the charts, for the script."""
     axis = axis_of(recordings)
     found = [(metric, panels(recordings, metric, layout)) for metric in metrics]
     lines = sum(not line.faint for _, several in found for panel in several for line in panel.lines)
@@ -191,12 +189,10 @@ _NAMES: Mapping[str, str] = {**{colour: f"c{place}" for place, colour in enumera
 
 
 def _colour(colour: str) -> str:
-    """The style sheet's name of a colour, which is another one on a dark screen."""
     return _NAMES.get(colour, "grey")
 
 
 def numbers_table(recordings: Named, metrics: Sequence[str]) -> str:
-    """The least, the mean and the most of every line."""
     rows = [
         row
         for metric in metrics

@@ -23,29 +23,24 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8508e", "#b87d00", "#2f9bd8", "#7
 GREY, RED = "#9aa1aa", "#b3261e"
 _LOOKS, _MOSTLY, _NEAR = 500, 0.75, 0.05
 """Lines are alike if, of so many instants, at this share they differ by at most this share of the highest value."""
-DRAWN_AS_ROWS = ("throttle", "xid")
-"""Metrics that are no lines, but rows with bars or points (`strips`)."""
-CROWDED = len(COLOURS)
-"""More lines than that cannot be told apart: then their mean is drawn, and they are faint."""
+DRAWN_AS_ROWS = ("throttle", "xid")  # metrics that are no lines, but rows with bars or points (`strips`)
+CROWDED = len(COLOURS)  # more lines than that cannot be told apart: then their mean is drawn, and they are faint
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One series; times in seconds since the axis begins."""
 
-    key: str
-    """The same for the same subject in all panels."""
+    key: str  # the same for the same subject in all panels
     name: str
-    group: str
-    """The entry in the legend; faint lines share one."""
+    group: str  # the entry in the legend; faint lines share one
     colour: str
     at: Floats
     mean: Floats
     low: Floats | None = None
     high: Floats | None = None
     faint: bool = False
-    beneath: int = 0
-    """How many lines of the panel it lies on, value by value: then it is dashed, so that all are seen."""
+    beneath: int = 0  # how many lines of the panel it lies on, value by value: then it is dashed, so that all are seen
 
 
 class Note(NamedTuple):
@@ -53,40 +48,30 @@ class Note(NamedTuple):
     until: float | None
     label: str
     colour: str
-    lane: str
-    """Notes of one recording, where several are compared."""
+    lane: str  # notes of one recording, where several are compared
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Lines with one y axis."""
-
     metric: Metric
-    title: str
-    """Whose lines these are, where panels are stacked; else empty."""
+    title: str  # whose lines these are, where panels are stacked; else empty
     lines: list[Line] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     series: list[tuple[Line, Series]] = field(default_factory=list)
     """The series of the lines, for metrics that are not drawn as lines; without means of several."""
     origins: dict[str, float] = field(default_factory=dict)
     """When the axis begins for each line, in seconds since the epoch."""
-    errors: dict[str, list[Error]] = field(default_factory=dict)
-    """Of a panel of errors, those of each line."""
+    errors: dict[str, list[Error]] = field(default_factory=dict)  # of a panel of errors, those of each line
 
 
 class Axis(NamedTuple):
-    """The time axis that all panels share."""
-
-    clock: bool
-    """Times of day; else time since each recording began."""
-    origin: float
-    """Of the first recording, in seconds since the epoch."""
+    clock: bool  # times of day; else time since each recording began
+    origin: float  # of the first recording, in seconds since the epoch
     left: float
     right: float
 
 
 def axis_of(recordings: Named) -> Axis:
-    """One axis for all recordings, wide enough for every value."""
     left, right = 0.0, 0.0
     for _, recording in recordings:
         known = [one for one in recording.series if len(one.at)]
@@ -113,8 +98,6 @@ def panels(recordings: Named, metric: str, layout: str) -> list[Panel]:
 
 
 class Scale(NamedTuple):
-    """The unit of values in a figure."""
-
     divisor: float
     unit: str
 
@@ -176,7 +159,6 @@ def _same(one: Line, other: Line) -> bool:
 
 
 def _alike(one: Line, other: Line) -> bool:
-    """Whether two lines of different recordings hide each other for most of their time."""
     if _same(one, other):
         return True
     if len(one.at) < 2 or len(other.at) < 2:
@@ -220,7 +202,6 @@ def _of_several(place: int, name: str, recording: Recording, metric: str) -> _Pa
 def _crowd(
     place: int, name: str, recording: Recording, found: Sequence[Series], colour: str
 ) -> list[tuple[Line, Series | None]]:
-    """The mean of several series, and each of them faintly beneath it."""
     metric, kind = found[0].metric, "jobs" if len({one.subject.job for one in found}) > 1 else "GPUs"
     prefix = f"{shorten(name, 26)}, " if name else ""
     pairs: list[tuple[Line, Series | None]] = []
@@ -285,7 +266,6 @@ def _resampled(one: Series, values: Floats, at: Floats) -> Floats:
 
 
 def subjects(recording: Recording, metric: str = "utilization") -> list[Subject]:
-    """The GPUs, or the jobs on GPUs, of a recording, in their order."""
     of_jobs = metric.startswith("process_")
     found = {key_of(one.subject): one.subject for one in recording.series if bool(one.subject.job) == of_jobs}
     return sorted(found.values(), key=lambda one: (one.host, one.gpu, one.uuid, _numbered(one.job)))

@@ -17,12 +17,10 @@ from gpuyard.recordings.throttling import REASONS, Error, error_text, throttled
 
 MOST_LANES = 6
 _LETTER = 4.6
-_PANEL = 620.0
-"""Points: a letter of a label, and a panel from left to right."""
+_PANEL = 620.0  # points: a letter of a label, and a panel from left to right
 _LABEL = 30
 _MOST_ROWS = 48
-_MOST_LINES = 40
-"""Marks with a line down through the panel: more would hide the curves."""
+_MOST_LINES = 40  # marks with a line down through the panel: more would hide the curves
 SHADES = dict(zip(REASONS.values(), (*COLOURS, GREY), strict=True))
 
 
@@ -86,7 +84,6 @@ def _label(note: Note) -> str:
 
 
 def draw_notes(strip: Axes, panel: Axes, notes: Sequence[Note], axis: Axis) -> None:
-    """The notes with their names above a panel, and a line for each down through it."""
     placed = _placed(notes, axis)
     aside = 3 * (axis.right - axis.left) / _PANEL
     alike: dict[tuple[int, str], list[Note]] = {}
@@ -131,7 +128,6 @@ def draw_throttling(pairs: Sequence[tuple[Line, Series]], origins: Mapping[str, 
 def draw_errors(
     lines: Sequence[Line], errors: Mapping[str, Sequence[Error]], origins: Mapping[str, float], axis: Axis
 ) -> Figure:
-    """A row for each GPU, with its errors as points with numbers."""
     shown = lines[:_MOST_ROWS]
     figure = new_figure(11.0, 1.2 + 0.32 * max(len(shown), 2))
     axes = figure.subplots()

@@ -84,7 +84,6 @@ def save(figure: Figure, directory: str | Path, name: str) -> tuple[Path, Path]:
 
 
 def legend_beside(figure: Figure, **options: Any) -> None:
-    """A title is as small as the names."""
     more = {"title_fontsize": 8, "alignment": "left"} if "title" in options else {}
     figure.legend(loc="outside right upper", frameon=False, fontsize=8, **more, **options)
 

@@ -15,8 +15,6 @@ class GpusUnavailable(GpuyardError):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU, or one MIG device, which counts as a GPU of its own."""
-
     index: int  # 0, 1, 2 ...: the numbers that users see, in the order of the PCI bus
     uuid: str  # empty for a GPU that has not answered since the source was opened; it gets its own once it does
     name: str

@@ -43,8 +43,6 @@ def is_driver_gone(error: pynvml.NVMLError) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A GPU, or a MIG device, that answers."""
-
     handle: Handle
     chip: Handle  # the GPU that it is part of; the same handle for a whole GPU
     uuid: str
@@ -97,7 +95,6 @@ def rates_of(handle: Handle) -> tuple[int | None, int | None]:
 
 
 def temperature_of(chip: Handle) -> int | None:
-    """Degrees Celsius."""
     degrees = _extra(pynvml.nvmlDeviceGetTemperature, chip, pynvml.NVML_TEMPERATURE_GPU)
     return None if degrees is None else int(degrees)
 
@@ -109,7 +106,6 @@ def power_of(chip: Handle) -> float | None:
 
 
 def clocks_of(chip: Handle) -> tuple[int | None, int | None]:
-    """MHz of its processors, and of its memory."""
     sm = _extra(pynvml.nvmlDeviceGetClockInfo, chip, pynvml.NVML_CLOCK_SM)
     memory = _extra(pynvml.nvmlDeviceGetClockInfo, chip, pynvml.NVML_CLOCK_MEM)
     return None if sm is None else int(sm), None if memory is None else int(memory)
@@ -155,7 +151,6 @@ def _busy_with(handle: Handle) -> dict[int, int] | None:
 
 
 def text(value: str | bytes) -> str:
-    """Versions of the bindings differ in what they return."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 

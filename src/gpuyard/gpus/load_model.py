@@ -27,16 +27,12 @@ _MEMORY_CLOCKS = 405.0, 1593.0  # MHz idle and in use
 
 
 class Tenant(NamedTuple):
-    """A job on a GPU, and its share of it."""
-
     job: str
     share: float = 1.0
     busy: float | None = None  # percent of it that the job is said to keep busy; None: the model says it
 
 
 class Load(NamedTuple):
-    """What all GPUs do at one instant, by index."""
-
     utilization: NDArray[np.float64]
     temperature: NDArray[np.float64]
     power: NDArray[np.float64]

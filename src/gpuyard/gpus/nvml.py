@@ -22,7 +22,6 @@ class Xids:
     """XID errors since the previous look. Errors that a driver does not report are not seen."""
 
     def __init__(self, chips: Iterable[Any]) -> None:
-        """Listen to GPUs that have such events."""
         self._events: Any = None
         with contextlib.suppress(pynvml.NVMLError):
             self._events = pynvml.nvmlEventSetCreate()

@@ -127,8 +127,6 @@ def _unseen(device: Device, reading: Reading, rule: FreeRule, *, desktop: bool) 
 
 
 class Sampler:
-    """Reads GPUs when asked for something newer than it has."""
-
     def __init__(self, gpus: Gpus, rule: FreeRule | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.gpus = gpus
         self.rule = rule or FreeRule()

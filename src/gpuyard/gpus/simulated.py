@@ -87,7 +87,6 @@ def said_use(use: str | None, environment: Mapping[str, str], command: Sequence[
 
 
 def check_variable(text: str) -> None:
-    """Refuse a variable if any part of it is invalid."""
     for _, use in _choices(text):
         try:
             parse_use(use)
@@ -152,8 +151,6 @@ def _spikes(text: str, busy: float | None) -> Use:
 
 
 class Demand(NamedTuple):
-    """What an attempt wants of a GPU at an instant."""
-
     job: str
     wanted: int
     promised: int  # bytes that it said it needs at most, by which it was placed

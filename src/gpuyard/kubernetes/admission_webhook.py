@@ -165,7 +165,6 @@ class Certificate:
             return self._context
 
     def _look(self) -> list[tuple[int, ...]]:
-        """Identifies the files' versions."""
         found = list[tuple[int, ...]]()
         for path in self._files:
             try:

@@ -39,7 +39,6 @@ class ApiError(GpuyardError):
 
     @property
     def conflict(self) -> bool:
-        """Whether another client was faster."""
         return self.status == 409
 
     @property
@@ -53,7 +52,6 @@ class ApiError(GpuyardError):
 
     @property
     def later(self) -> bool:
-        """Whether a retry may succeed."""
         return self.status == 429 or self.status >= 500
 
 
@@ -62,15 +60,11 @@ class Unreachable(GpuyardError):
 
 
 class Change(NamedTuple):
-    """One line of a watch."""
-
     kind: str  # `ADDED`, `MODIFIED`, `DELETED` or `BOOKMARK`
     object: Object
 
 
 class Listed(NamedTuple):
-    """Objects of a list, and the version from which to watch."""
-
     items: list[Object]
     version: str
 

@@ -73,7 +73,6 @@ class ApiWriter:
         return self._queue.qsize()
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Make the urgent calls that are left, and end."""
         for _ in self._threads:
             self._queue.put((SOON, next(self._numbers), None))
         end = time.monotonic() + seconds
@@ -97,7 +96,6 @@ class ApiWriter:
     # -- binding and eviction -----------------------------------------------------------------------
 
     def bind(self, assignment: Assignment, annotations: Mapping[str, str], event: Mapping[str, Any]) -> None:
-        """Bind a pod with annotations, then post the event."""
         self._put(URGENT, lambda: self._bind(assignment, annotations, event))
 
     def _bind(self, assignment: Assignment, annotations: Mapping[str, str], event: Mapping[str, Any]) -> None:
@@ -129,7 +127,6 @@ class ApiWriter:
             pause *= 2
 
     def evict(self, pod: Pod, event: Mapping[str, Any]) -> None:
-        """Evict a pod, as far as disruption budgets allow."""
         self._put(URGENT, lambda: self._evict(pod, event))
 
     def _evict(self, pod: Pod, event: Mapping[str, Any]) -> None:
@@ -170,7 +167,6 @@ class ApiWriter:
         self._put(priority, lambda: self._post_event(event))
 
     def repeat(self, event: Mapping[str, Any], count: int) -> None:
-        """Count another occurrence of an event."""
         meta = event["metadata"]
         body = {"count": count, "lastTimestamp": timestamp(time.time()), "message": event["message"]}
         self._put(LATER, lambda: self._again(core("events", meta["namespace"], meta["name"]), event, body))
@@ -187,7 +183,6 @@ class ApiWriter:
         self._put(LATER, lambda: self._patch_status(pod, {"conditions": [condition]}))
 
     def nominate(self, pod: Pod, node: str) -> None:
-        """Write to a pod's status the node from which others are evicted for it."""
         self._put(SOON, lambda: self._patch_status(pod, {"nominatedNodeName": node}))
 
     def _patch_status(self, pod: Pod, status: Mapping[str, Any]) -> None:
@@ -240,8 +235,6 @@ _SPARED = 60.0  # seconds for which a pod that could not be evicted is left alon
 
 
 class Evictions:
-    """Evictions in progress, and those that were refused."""
-
     def __init__(
         self,
         world: ClusterState,
@@ -276,7 +269,6 @@ class Evictions:
                 self._writer.nominate(waiting, pod.node)
 
     def relieve(self, pod: Pod, why: str, now: float) -> None:
-        """Evict a pod whose memory others need now."""
         world = self._world
         state, job = world.state, world.job_of.get(pod.uid)
         if state is None or job is None or state.row_of[job] in state.recalled or not self._leads():
@@ -307,7 +299,6 @@ class Evictions:
             world.record(Unpromised(now, heir))
 
     def end_spared(self, now: float) -> None:
-        """Let pods be evicted again whose time is over."""
         for uid in [uid for uid, until in self._spared.items() if until <= now]:
             del self._spared[uid]
             self._world.protected.discard(uid)

@@ -22,8 +22,6 @@ from gpuyard.policies.resolver import make_planner
 
 
 class ClusterSnapshot:
-    """A scheduler that writes nothing, with the settings of the leader, as of now."""
-
     def __init__(self, api: Api, namespace: str | None = None) -> None:
         self._api, namespace = api, namespace or own_namespace(api)
         lease = _lease(api, namespace)
@@ -76,7 +74,6 @@ def _lease(api: Api, namespace: str) -> dict[str, Any]:
 
 
 def _settings(annotations: Mapping[str, str]) -> Settings:
-    """The settings that the leader advertises on its lease, as far as they matter here."""
 
     def number(name: str, usual: float) -> float:
         try:

@@ -52,8 +52,6 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod that is ours, or that holds GPUs."""
-
     namespace: str
     name: str
     uid: str

@@ -86,7 +86,6 @@ def _reason(world: ClusterState, pod: Pod, n: int, enough: int, state: State) ->
 
 
 def _nearest(world: ClusterState, pod: Pod, reasons: dict[str, str], left: Floats) -> str:
-    """What is left where most memory is left, if memory is what a pod lacks."""
     if not pod.shares or "insufficient GPU memory" not in reasons.values():
         return ""
     lacking = [world.layout.number[name] for name, why in reasons.items() if why == "insufficient GPU memory"]
@@ -191,7 +190,6 @@ class PodMessages:
         self._posted.pop(uid, None)
 
     def reason(self, pod: Pod, known: dict[Any, str] | None = None) -> str:
-        """Why a pod waits, in a sentence."""
         world = self._world
         aside = world.aside.get(pod.uid, "")
         if pod.gated:
@@ -242,7 +240,6 @@ class PodMessages:
                 left -= self._post_one(pod, now, known)
 
     def _post_gangs(self, now: float) -> None:
-        """Post to the members of gangs that have been incomplete for long."""
         world = self._world
         for unit in world.gangs.waiting.values():
             if not unit.job and not unit.reported and now - unit.since > unit.timeout:
@@ -288,7 +285,6 @@ class PodMessages:
             self._writer.post(self._writer.event(where, "BadShare", message, "Warning"))
 
     def outage(self, trouble: str, now: float) -> None:
-        """Post that Prometheus is unavailable, or available again."""
         if bool(trouble) == bool(self._outage):
             return
         self._outage = trouble

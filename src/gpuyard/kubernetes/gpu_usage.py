@@ -103,7 +103,6 @@ class GpuUsage:
 
     @property
     def on(self) -> bool:
-        """Whether usage counts for admission."""
         return self._settings.admission == "usage"
 
     def start(self, tell: Callable[[Samples | Outage], None]) -> None:
@@ -132,7 +131,6 @@ class GpuUsage:
         card.since = now
 
     def saw(self, pod: Pod, now: float) -> None:
-        """A pod changed in the API."""
         if pod.over:
             self.gone(pod, now)
             return
@@ -191,7 +189,6 @@ class GpuUsage:
         return None
 
     def _node(self, host: str) -> str | None:
-        """The node of this name or address, or that of an exporter with this address."""
         nodes = self.world.nodes
         if host in nodes:
             return host
@@ -253,7 +250,6 @@ class GpuUsage:
         return self.measures[uid]
 
     def _look_for_crowds(self, place: Place, card: GpuWindow, left: float) -> None:
-        """On a full GPU, evict the last pod that was admitted by usage, if a controller restarts it."""
         if len(card.tenants) < 2 or left >= self._settings.buffer:
             return
         for uid in reversed(card.tenants):
@@ -330,7 +326,6 @@ class GpuUsage:
         return measure is not None and measure.peak > expected.memory
 
     def _settled(self) -> dict[str, tuple[str, PodUsage]]:
-        """For each signature, the running pod that has stopped growing and uses most."""
         found = dict[str, tuple[str, PodUsage]]()
         for uid, measure in self.measures.items():
             pod = self.world.pods.get(uid)
@@ -361,7 +356,6 @@ class GpuUsage:
             self.world.record(event)
 
     def is_due(self, now: float) -> bool:
-        """Whether new knowledge of usage calls for a plan."""
         state = self.world.state
         if not self.on or state is None or self._stamp == self._planned_stamp:
             return False

@@ -179,7 +179,6 @@ def _read_token(path: Path) -> str:
 
 
 def _run(command: Mapping[str, Any]) -> str:
-    """A token from the program that the kubeconfig names."""
     environment = {**os.environ, **{one["name"]: one["value"] for one in command.get("env") or []}}
     environment["KUBERNETES_EXEC_INFO"] = json.dumps(
         {"apiVersion": command.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}

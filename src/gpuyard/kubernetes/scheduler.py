@@ -47,8 +47,6 @@ _KINDS = ("pods", "nodes", "namespaces")
 
 
 class Scheduler:
-    """Schedules the pods of a cluster that name it as their scheduler."""
-
     def __init__(
         self, api: Api, settings: Settings, planner: OrderedPlanner, observed: GpuUsage, *, identity: str
     ) -> None:
@@ -113,7 +111,6 @@ class Scheduler:
         self.inbox.put(None)
 
     def close(self) -> None:
-        """Finish pending writes, and release the lease."""
         for reflector in self.reflectors:
             reflector.stop()
         self.observed.stop()
@@ -142,7 +139,6 @@ class Scheduler:
     # -- a turn -------------------------------------------------------------------------------------
 
     def turn(self, pause: float) -> None:
-        """Process messages, and plan if they change anything."""
         try:
             first = self.inbox.get(timeout=pause)
         except queue.Empty:
@@ -170,7 +166,6 @@ class Scheduler:
         self._save_history(now)
 
     def _save_history(self, now: float) -> None:
-        """Save the workload history for other replicas and later runs."""
         learned = self.observed.learned
         if learned.changed and now >= self._saved_at + _SAVE_EVERY and not self.settings.silent:
             learned.changed, self._saved_at = False, now
@@ -196,7 +191,6 @@ class Scheduler:
 
     @property
     def _is_busy(self) -> bool:
-        """Whether enough bindings are in flight that plans can wait."""
         return len(self.world.assumed) >= _IN_FLIGHT and not self.settings.silent
 
     def _is_due(self, now: float) -> bool:
@@ -370,7 +364,6 @@ def _rules_of(namespace: Object) -> tuple[float | None, Quota | None]:
 
 
 def _advertised(settings: Settings, planner: OrderedPlanner) -> dict[str, str]:
-    """Facts about the scheduler for other programs, as annotations of its lease."""
     known = {
         "policy": planner.text, "admission": settings.admission, "scheduler": settings.scheduler,
         "prometheus": shown(settings.prometheus) if settings.prometheus else "",

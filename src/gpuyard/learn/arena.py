@@ -51,8 +51,6 @@ def check_objective(name: str) -> str:
 
 
 class Arena:
-    """One window, ready to be simulated again and again."""
-
     def __init__(self, window: Window, objective: str) -> None:
         self.window, self._objective = window, objective
         problem, counted = window.problem, window.counted
@@ -118,5 +116,4 @@ def longer_waits(ours: Floats, theirs: Floats) -> float:
 
 
 def heuristic_weights(name: str) -> Floats:
-    """A heuristic as weights of a network that adds nothing to it."""
     return untrained(name, 0, NEVER, np.random.default_rng(0)).weights

@@ -37,14 +37,12 @@ class Evaluation:
 
     @property
     def best_heuristic(self) -> str:
-        """The best one over all windows, in hindsight."""
         return min(self.heuristics, key=lambda name: float(np.log(self.costs(name)).mean()))
 
     def costs(self, name: str) -> Floats:
         return np.array([stats.cost for stats in self.stats[name]])
 
     def ratio(self, name: str, other: str) -> float:
-        """The geometric mean over windows of one policy's cost relative to another's."""
         return float(np.exp(np.log(self.costs(name) / self.costs(other)).mean()))
 
     def interval(self, name: str, other: str, seed: int = 0) -> tuple[float, float]:
@@ -91,7 +89,6 @@ def evaluate(
     processes: int | None = None,
     preemptive: bool = True,
 ) -> Evaluation:
-    """Try a trained policy and all heuristics on the held-out part of a trace."""
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
     objective = objective or str(learned.training.get("recipe", {}).get("objective", "slowdown"))
@@ -107,7 +104,6 @@ def evaluate(
 
 
 def held_out_windows(problem: Problem, seeds: int, size: int) -> tuple[list[Window], list[int]]:
-    """The windows of each seed, and the stretch of time of each."""
     span = problem.held_out
     size = int(np.clip(len(span) // 6, min(8, len(span)), size))
     windows = [w for seed in range(seeds) for w in cut(problem, span, size, size, seed * size // seeds)]
@@ -180,7 +176,6 @@ DISCIPLINE = "easy-shadow"
 
 
 def sequences(trace: Trace) -> list[Window]:
-    """The windows of the protocol, by position in the file."""
     if len(trace) < max(SEQUENCES) + LENGTH:
         raise UserError(
             f"{trace.source} has {len(trace):,} jobs, and the protocol needs {max(SEQUENCES) + LENGTH:,}: "

@@ -86,7 +86,6 @@ def _passes(verdict: dict[str, Any]) -> str:
 
 
 def _alike(found: Evaluation) -> str:
-    """Whether the windows can distinguish policies at all."""
     costs = np.array([found.costs(name) for name in (LEARNED, *found.heuristics)])
     if float((costs.max(axis=0) / costs.min(axis=0)).max()) > ALIKE:
         return ""
@@ -125,7 +124,6 @@ def _loses(found: Evaluation, best: str) -> str:
 
 
 def _acquaintance(learned: Learned, found: Evaluation) -> str:
-    """Whether it was trained on this trace, and with such estimates."""
     problem = found.problem
     estimates = [t.get("estimate") for t in learned.training.get("traces", []) if t.get("name") == problem.name]
     made = " Nobody says how large that cluster was, so that one was made to fit." if problem.sized else ""

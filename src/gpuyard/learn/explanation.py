@@ -26,8 +26,6 @@ LOW, HIGH, MIXED, EITHER, UNSEEN = "low", "high", "mixed", "either", "unseen"
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A property of a job that people have a name for."""
-
     column: str
     title: str
     kind: str  # `duration`, `count`, `share` or `size`
@@ -60,30 +58,24 @@ class Preference:
 
     @property
     def inside(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which of the values occurred in training."""
         low, high = self.seen
         return (self.values >= low * 0.999) & (self.values <= high * 1.001)
 
     @property
     def spread(self) -> float:
-        """How far it separates jobs that occurred in training."""
         return _spread(self.scores[self.inside])
 
     @property
     def base_spread(self) -> float:
-        """The same for the base heuristic alone."""
         return _spread(self.base[self.inside])
 
     @property
     def added(self) -> float:
-        """How much the network changes the base heuristic."""
         return _spread((self.scores - self.base)[self.inside])
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """Influence of one feature in the network, in addition to the base heuristic."""
-
     feature: str
     about: str
     low: float
@@ -95,7 +87,6 @@ class Importance:
 
     @property
     def shared(self) -> bool:
-        """Whether it is the same for all waiting jobs."""
         return self.feature in OF_ALL
 
 
@@ -130,7 +121,6 @@ class Explanation:
 
 
 def explain(learned: Learned) -> Explanation:
-    """Preferences of a trained policy, by the jobs that it was trained on."""
     typical = typical_job(learned)
     network = replace(learned.network, starvation=math.inf)  # without starvation
     alone = Network(network.base, 0, math.inf, np.zeros(parameter_count(0)))
@@ -142,7 +132,6 @@ def explain(learned: Learned) -> Explanation:
 
 
 def typical_job(learned: Learned) -> dict[str, float]:
-    """The columns of a median job of the training."""
     found = learned.training.get("typical")
     if not isinstance(found, Mapping) or any(name not in found for name in COLUMNS):
         raise UserError(
@@ -186,7 +175,6 @@ def _grid(name: str, capacity: float) -> Floats:
 
 
 def _seen(name: str, ranges: Mapping[str, tuple[float, float]], typical: Mapping[str, float]) -> tuple[float, float]:
-    """The range of a quantity in training, by the feature that is made of it."""
 
     def back(feature: str, scale: float) -> tuple[float, float]:  # from t / (t + scale)
         low, high = (min(max(float(x), 0.0), 1.0 - 1e-9) for x in ranges[feature])
@@ -227,7 +215,6 @@ def _importances(learned: Learned, network: Network, typical: Mapping[str, float
 
 
 def _along(network: Network, typical: Mapping[str, float], middle: Floats, j: int, low: float, high: float) -> Floats:
-    """Scores as one feature goes from low to high, and the others stay."""
     points = 2 if NAMES[j] == "fits" else POINTS  # it fits or it does not
     found = np.repeat(middle[:, None], points, axis=1)
     found[j] = np.linspace(low, high, points)
@@ -236,7 +223,6 @@ def _along(network: Network, typical: Mapping[str, float], middle: Floats, j: in
 
 
 def _interplay(learned: Learned, network: Network, typical: Mapping[str, float], middle: Floats, s: int) -> float:
-    """The most by which a feature that is the same for all changes the effect of another."""
     most = 0.0
     for j in range(JOB_FEATURES):
         if learned.high[j] > learned.low[j]:
@@ -254,7 +240,6 @@ def _spread(values: Floats) -> float:
 
 
 def _ahead(scores: Floats) -> str:
-    """Which end of a curve goes first."""
     spread, steps = _spread(scores), np.diff(scores)
     if spread < 1e-9:
         return EITHER
@@ -264,7 +249,6 @@ def _ahead(scores: Floats) -> str:
 
 
 def sentences(value: float, kind: str) -> str:
-    """A value of a quantity for people."""
     if kind == "duration":
         return _round_time(value)
     if kind == "size":
@@ -313,7 +297,6 @@ def _summary(
 
 
 def _pair(network: Network, typical: Mapping[str, float], of: Mapping[str, Preference]) -> list[str]:
-    """A short and a long job, and the wait that makes up for the difference."""
     low, high = of["estimate"].seen
     short, long = MINUTE, HOUR
     if not low <= short < long <= high:

@@ -43,7 +43,6 @@ _STATISTICS = (
 
 
 def learning_curve(training: dict[str, Any]) -> Figure:
-    """The ratio to the best heuristic, generation by generation, from a policy's file."""
     curve = training.get("curve") or []
     with styled():
         figure = new_figure(9, 3.8)

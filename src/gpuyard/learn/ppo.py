@@ -81,7 +81,6 @@ class Agent(nn.Module):
         self.critic = _layers(2 * JOB + CLUSTER)
 
     def forward(self, seen: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities of all actions, and values."""
         jobs = seen[:, : self.visible * JOB].view(-1, self.visible, JOB)
         cluster = seen[:, self.visible * JOB :]
         present = jobs[:, :, 0] > 0
@@ -111,8 +110,6 @@ class Agent(nn.Module):
 
 
 class Rollout:
-    """Decisions of all environments between two updates."""
-
     def __init__(self, steps: int, envs: int, width: int, actions: int) -> None:
         self.seen = torch.zeros(steps, envs, width)
         self.masks = torch.zeros(steps, envs, actions, dtype=torch.bool)
@@ -231,7 +228,6 @@ def evaluate(agent: Agent, options: dict[str, Any], starts: list[int]) -> Floats
 
 
 def main(words: list[str] | None = None) -> None:
-    """Train on a trace, or on made-up workloads, and tell how it goes."""
     about = argparse.ArgumentParser("python -m gpuyard.learn.ppo", description="Train a queue policy by masked PPO.")
     about.add_argument("--trace", help="a trace to train on; without one, workloads are made up")
     about.add_argument("--gpus", type=int, help="GPUs of the cluster (default: what the trace says)")

@@ -64,14 +64,11 @@ def write_report(
 
 
 class _Figures:
-    """Figures as files, each under a name of its own."""
-
     def __init__(self, out: Path) -> None:
         self._out = out
         self._taken: set[str] = set()
 
     def add(self, figure: Figure, name: str, caption: str, *, narrow: bool = False) -> str:
-        """Write a figure, and return it as a part of the page."""
         plain, count = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-."), 1
         unique = plain
         while unique in self._taken:
@@ -110,7 +107,6 @@ def _parts(
 
 
 def lead(verdicts: Sequence[dict[str, Any]]) -> str:
-    """The answer in a sentence or two."""
     passed = [v for v in verdicts if v["passed"]]
     if not verdicts:
         return "Nobody has looked at how it fares."
@@ -146,7 +142,6 @@ def _verdict(learned: Learned, found: Evaluation, verdict: dict[str, Any], sever
 
 
 def _side_by_side(pairs: Sequence[tuple[Evaluation, dict[str, Any]]]) -> str:
-    """The same trace with different estimates of run times."""
     heads = (
         "Estimates", "Gate", "Ratio", "95% from", "to", "Ratio of means", "Ratio of p99 waits", "Best heuristic",
         "Its cost", "Cost of learned",
@@ -179,7 +174,6 @@ def columns(objective: str) -> tuple[Column, ...]:
 
 
 def _details(found: Evaluation, figures: _Figures) -> Iterator[str]:
-    """The setting, all policies in a table, and the figures."""
     problem, policies = found.problem, rows(found)
     yield html.facts(
         {

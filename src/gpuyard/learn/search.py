@@ -96,8 +96,6 @@ def _try(task: tuple[Callable[[Arena, Any], Any], Any, range]) -> list[Any]:
 
 
 class Trials:
-    """Windows in several processes, in which weights are tried. A context manager."""
-
     def __init__(self, windows: Sequence[Window], objective: str, processes: int | None = None) -> None:
         self.count = len(windows)
         self._processes = min(processes or available_cpus(), 8)

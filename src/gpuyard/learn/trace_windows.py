@@ -56,8 +56,6 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Jobs in the order of arrival, their cluster, and the estimates of their lengths."""
-
     trace: Trace
     cluster: Cluster
     estimates: Floats
@@ -77,17 +75,14 @@ class Problem:
 
     @property
     def validation(self) -> Span:
-        """The part that selects the best of a training."""
         return Span(int(len(self.trace) * TRAINED), int(len(self.trace) * VALIDATED))
 
     @property
     def held_out(self) -> Span:
-        """The part that selects nothing."""
         return Span(int(len(self.trace) * VALIDATED), len(self.trace))
 
     @property
     def load(self) -> float:
-        """GPU time of the jobs relative to the capacity while they arrive."""
         trace = self.trace
         span = float(trace.submit[-1] - trace.submit[0])
         return float((trace.run * trace.gpus).sum()) / (self.cluster.gpus * max(span, 1.0))
@@ -160,8 +155,6 @@ NOISE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Some jobs of a problem, on a cluster that is empty at first."""
-
     problem: Problem  # with just these jobs, as they are altered
     counted: Ints  # which of them count
     start: int  # position in the trace of the first that counts
@@ -238,7 +231,6 @@ def _pieces(span: Span, n: int, rng: np.random.Generator) -> Ints:
 
 
 def _another_size(problem: Problem, jobs: Ints, rng: np.random.Generator) -> Cluster:
-    """The cluster, or a smaller or larger one with the same nodes."""
     cluster, least = problem.cluster, int(problem.trace.gpus[jobs].max())
     factor = float(np.exp(rng.uniform(*np.log(SIZES))))
     if rng.random() < 0.5:

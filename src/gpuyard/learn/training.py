@@ -65,8 +65,6 @@ def recipe_for(discipline: str, **given: Any) -> Recipe:
 
 
 class Step(NamedTuple):
-    """Progress of a training after a generation."""
-
     generation: int
     ratio: float  # the best candidate's, on the windows that are trained on
     checked: float | None  # the mean's, on windows of the next part of the trace, if it was tried there
@@ -75,8 +73,6 @@ class Step(NamedTuple):
 
 @dataclass
 class Course:
-    """State of a training in progress, as its checkpoint has it."""
-
     search: CMA
     best: Floats
     best_value: float
@@ -208,7 +204,6 @@ def _widened(course: Course, start: Network, recipe: Recipe) -> CMA:
 
 
 def _with(start: Network, found: Floats) -> Network:
-    """The network with these parameters, of the linear part at least."""
     return replace(start, parameters=np.concatenate((found, start.parameters[len(found) :])))
 
 
@@ -275,7 +270,6 @@ def _keep(path: Path, course: Course, problems: Sequence[Problem], recipe: Recip
 
 
 def _resumed(path: Path | None, problems: Sequence[Problem], recipe: Recipe) -> Course | None:
-    """The interrupted training of the checkpoint, if it is this one."""
     if path is None or not path.is_file():
         return None
     try:

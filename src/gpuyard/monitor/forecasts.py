@@ -19,12 +19,9 @@ class Errors(NamedTuple):
     mae: float
     mse: float
     rmse: float
-    mape: float | None
-    """Percent of the truth, either way; None where all of it was 0."""
-    mpe: float | None
-    """The same with its sign: above 0, too little was foreseen."""
-    zeros: int
-    """Values of 0, which no error can be a percentage of: they count in the first three only."""
+    mape: float | None  # percent of the truth, either way; None where all of it was 0
+    mpe: float | None  # the same with its sign: above 0, too little was foreseen
+    zeros: int  # values of 0, which no error can be a percentage of: they count in the first three only
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +40,12 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Forecasts of one series, and the truth."""
-
-    at: Floats
-    """Seconds since the epoch of what was foreseen."""
+    at: Floats  # seconds since the epoch of what was foreseen
     real: Floats
     foreseen: Floats
     errors: Errors
     period: float
-    decisions: int = 0
-    """Instants at which the rules could decide; 0 where it is no memory."""
+    decisions: int = 0  # instants at which the rules could decide; 0 where it is no memory
     verdicts: list[Verdicts] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -120,7 +113,6 @@ def evaluate(
 def _promised(
     free: Floats, capacity: float, request: float | None, thresholds: Thresholds
 ) -> Iterator[tuple[str, float]]:
-    """Which rules admit a job, and how much they promise it."""
     seen = statistics_of(Window(capacity, capacity - free, free), thresholds)
     if request is not None:
         decision = decide(request, -math.inf, seen, thresholds=thresholds)

@@ -45,20 +45,14 @@ _COMPARED = {
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """Everything that a report shows of a job."""
-
     job: Job
     name: str
     recording: Recording
-    events: Sequence[tuple[str, str]] = ()
-    """When, and what happened, in words."""
-    log: str = ""
-    """The end of its output."""
+    events: Sequence[tuple[str, str]] = ()  # when, and what happened, in words
+    log: str = ""  # the end of its output
     log_cut: bool = False
-    waiting: Sequence[str] = ()
-    """Why it waits, in sentences."""
-    facts: Mapping[str, str] = field(default_factory=dict)
-    """What else is to be said of it, as the policy that decided."""
+    waiting: Sequence[str] = ()  # why it waits, in sentences
+    facts: Mapping[str, str] = field(default_factory=dict)  # what else is to be said of it, as the policy that decided
 
 
 def numbers(story: JobRecord) -> dict[str, Any]:

@@ -35,8 +35,6 @@ class _Absence:
 
 
 class Live:
-    """Samples GPUs on demand, and keeps the samples in bounded memory."""
-
     def __init__(self, gpus: Gpus, metrics: Sequence[str] = OF_GPUS, period: float = 1.0) -> None:
         """`period` is the time between two samples, in seconds."""
         if strange := [name for name in metrics if name not in OF_GPUS]:
@@ -144,8 +142,6 @@ and energy between two rows count as well."""
 
 
 class GpuWatch:
-    """Some GPUs, and the processes of a tree on them."""
-
     def __init__(
         self,
         gpus: Gpus,
@@ -157,8 +153,7 @@ class GpuWatch:
         who: str = "",
     ) -> None:
         """`period` is seconds between rows; `only` are the chosen GPUs, none: all; `who` names the tree's processes."""
-        self.every = period / math.ceil(period / _pause(gpus, tree))
-        """Seconds between samples."""
+        self.every = period / math.ceil(period / _pause(gpus, tree))  # seconds between samples
         self._gpus, self._csv, self._period, self._tree, self._who = gpus, csv, period, tree, who
         self._chosen = [device.index for device in gpus.devices if not only or device.index in only]
         self._live = Live(gpus, OF_GPUS, self.every)
@@ -168,10 +163,8 @@ class GpuWatch:
         self._next_row = -math.inf
         self._began = time.time() - time.monotonic()  # so that time only goes forward, even if the clock is set
         self._warnings: list[str] = []
-        self.readings: Sequence[Reading] = ()
-        """The last ones of the chosen GPUs."""
-        self.own: dict[int, int] = {}
-        """Bytes of the tree on each GPU, at the last sample."""
+        self.readings: Sequence[Reading] = ()  # the last ones of the chosen GPUs
+        self.own: dict[int, int] = {}  # bytes of the tree on each GPU, at the last sample
 
     @property
     def devices(self) -> list[Device]:
@@ -206,7 +199,6 @@ class GpuWatch:
         return found
 
     def _of_tree(self, reading: Reading, tree: ProcessTree) -> tuple[float, float]:
-        """Memory and utilization of the tree's processes on a GPU."""
         if reading.lost:
             return math.nan, math.nan
         mine = [process for process in reading.processes if tree.has(process.pid)]

@@ -39,7 +39,6 @@ class ChildTree:
         """Nothing to remember."""
 
     def has(self, pid: int) -> bool:
-        """Whether a process is a descendant of this one."""
         for _ in range(_DEEPEST):
             found = look(pid)
             if found is None or found.parent == 0:
@@ -80,7 +79,6 @@ class ForeignTree:
         self._known = {pid: processes[pid].started for pid in members}
 
     def has(self, pid: int) -> bool:
-        """Whether a process was a member at the last look."""
         return pid in self._known
 
 

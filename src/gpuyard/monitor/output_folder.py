@@ -120,7 +120,6 @@ def refuse_used(out: Path, names: Sequence[str] = (USAGE, RECORDING, SUMMARY)) -
 
 
 def prepare(out: Path, names: Sequence[str] = (USAGE, RECORDING, SUMMARY)) -> Path:
-    """Make the folder, if it has none of these files yet."""
     refuse_used(out, names)
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -50,17 +50,13 @@ from gpuyard.units import format_plain
 
 FORMATS = ("png", "svg", "html")
 LAYOUTS = ("overlay", "stacked")
-_POINTS = 4000
-"""Of one line: about two for each dot of a figure's width. A crowd of lines shares eight times as many."""
-_FAINT = 240
-"""The same of a faint line; the peaks of all of them together are the band around their mean."""
+_POINTS = 4000  # of one line: about two for each dot of a figure's width. A crowd of lines shares eight times as many.
+_FAINT = 240  # the same of a faint line; the peaks of all of them together are the band around their mean
 _WIDTH = 11.0
-_TALL, _FLAT = 3.4, 1.5
-"""Inches of a panel by itself, and of one of many."""
+_TALL, _FLAT = 3.4, 1.5  # inches of a panel by itself, and of one of many
 _MANY = 4
 _LANE = 0.17
-_COLUMN = 16
-"""Panels above each other; more stand side by side."""
+_COLUMN = 16  # panels above each other; more stand side by side
 
 
 def write_plots(
@@ -109,7 +105,6 @@ def _check(layout: str, formats: Sequence[str]) -> None:
 
 
 def known(recordings: Named, metrics: Sequence[str]) -> list[str]:
-    """The metrics with at least one value, in the order given."""
     return [
         metric
         for metric in dict.fromkeys(metrics)
@@ -118,7 +113,6 @@ def known(recordings: Named, metrics: Sequence[str]) -> list[str]:
 
 
 def nothing(recordings: Named, metrics: Sequence[str]) -> str:
-    """The message where there is nothing to draw."""
     there = [name for name in METRICS if known(recordings, [name])]
     asked = ", ".join(metrics) or "no metric"
     if there:
@@ -171,7 +165,6 @@ def _curves(recordings: Named, found: list[Panel], axis: Axis, title: str) -> Fi
 
 
 def _grid(found: list[Panel], columns: int, axis: Axis) -> tuple[Figure, list[tuple[Axes | None, Axes]]]:
-    """Axes for each panel, and one above it for its notes if it has any."""
     lanes = [lanes_of(panel.notes, axis) if columns == 1 else 0 for panel in found]
     if len(found) > _MANY:  # a strip for every small panel would be most of the figure
         lanes = [0] * len(found)
@@ -228,7 +221,6 @@ def draw_line(axes: Axes, line: Line, scale: Scale, points: int) -> None:
 
 
 def _single(values: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Where a value stands alone, between gaps."""
     there = np.isfinite(values)
     around = np.concatenate([[False], there, [False]])
     single: np.ndarray[tuple[int], np.dtype[np.bool_]] = there & ~around[:-2] & ~around[2:]
@@ -291,8 +283,7 @@ _LONGEST = 24
 class Measure(NamedTuple):
     key: str
     title: str
-    unit: str
-    """`s` for a duration, which is drawn in minutes or hours where it is long."""
+    unit: str  # `s` for a duration, which is drawn in minutes or hours where it is long
 
 
 MEASURES = (
@@ -345,8 +336,7 @@ def _measure_panel(axes: Axes, measure: Measure, values: Sequence[float | None])
     axes.grid(axis="x")
 
 
-_FORECAST_POINTS = 4000
-"""Of a line, or of a scatter: more cannot be told apart."""
+_FORECAST_POINTS = 4000  # of a line, or of a scatter: more cannot be told apart
 
 
 def write_forecast_plots(name: str, title: str, metric: str, found: Evaluation, out: Path) -> list[Path]:

@@ -132,7 +132,6 @@ def _rounded(value: float | None, digits: int = 3) -> float | None:
 
 
 def overall(recording: Recording, metric: str) -> float | None:
-    """The mean of a metric over all GPUs of a recording."""
     found = [value for one in recording.of(metric) if not one.subject.job if (value := mean(one)) is not None]
     return sum(found) / len(found) if found else None
 
@@ -156,8 +155,7 @@ class Stay(NamedTuple):
 
 class JobRun(NamedTuple):
     job: Job
-    label: str
-    """Its name; with its id, if others have the same."""
+    label: str  # its name; with its id, if others have the same
     submitted: float
     stays: tuple[Stay, ...]
     ended: float | None
@@ -179,7 +177,6 @@ class JobRun(NamedTuple):
 
 
 def job_runs(client: Client, ids: Iterable[str], now: float) -> list[JobRun]:
-    """The course of these jobs up to now, in the order of their submission."""
     jobs = [client.job(id) for id in ids]
     jobs.sort(key=lambda job: (job["submitted_at"], _number(job["id"])))
     names = Counter(job["name"] or job["id"] for job in jobs)
@@ -218,7 +215,6 @@ def stays_of(events: Iterable[Mapping[str, Any]], now: float) -> list[Stay]:
 
 
 def events_of(client: Client, job: str | None = None) -> Iterator[dict[str, Any]]:
-    """All events of a job, or of all jobs."""
     after = 0
     while page := client.events(after, job=job, limit=_PAGE)["events"]:
         yield from page

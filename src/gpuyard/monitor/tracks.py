@@ -45,8 +45,7 @@ class Track:
         """`bits` are columns of flags, joined by OR in a span; of `events` a span has the largest."""
         self._columns, self._most = columns, max(4, most - most % 2)
         self._bits, self._events = list(bits), list(events)
-        self.width = 1
-        """Looks in a span."""
+        self.width = 1  # looks in a span
         self._rows = 0
         self._open = 0  # looks in the last row
         self._at = np.empty(_FIRST)
@@ -193,7 +192,6 @@ def increments(counts: Column, code: float, start: float, period: float) -> Colu
 
 
 def filled(base: Column, other: Column) -> Column:
-    """A series on a grid of spans, with another's values in its gaps."""
     gap = np.isnan(base.mean)
     low, high = (
         None if mine is None or theirs is None else np.where(gap, theirs, mine)
@@ -225,10 +223,8 @@ class Gap(NamedTuple):
 
     start: float
     end: float
-    first: bool = False
-    """Whether there is no value before it."""
-    last: bool = False
-    """Whether there is none after it."""
+    first: bool = False  # whether there is no value before it
+    last: bool = False  # whether there is none after it
 
 
 def gaps_of(series: Series, start: float, end: float) -> list[Gap]:
@@ -318,8 +314,7 @@ def _subjects(members: Sequence[Series], all_of_them: Sequence[Series]) -> str:
     return whose if len(metrics) == len(everything) else f"{', '.join(metrics)} of {whose}"
 
 
-HELD = 15.0
-"""Seconds for which a value of the daemon's recordings holds."""
+HELD = 15.0  # seconds for which a value of the daemon's recordings holds
 
 
 def to_edges(recording: Recording, start: float, end: float, held: float = HELD) -> Recording:
@@ -343,6 +338,5 @@ def _cut(one: Series, start: float, end: float, held: float) -> Series:
 
 
 def taken(one: Series, places: NDArray[np.bool_] | list[int]) -> Series:
-    """The values of a series at some places."""
     low, high = (None if table is None else table[places] for table in (one.low, one.high))
     return replace(one, at=one.at[places], mean=one.mean[places], low=low, high=high)

@@ -30,8 +30,6 @@ _CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bu
 
 
 class LogCapture(logging.Handler):
-    """Captures apprise's log, which alone says why something failed."""
-
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.records: list[logging.LogRecord] = []
@@ -40,7 +38,6 @@ class LogCapture(logging.Handler):
         self.records.append(record)
 
     def reason(self) -> str:
-        """Why it failed, in a few words."""
         details = [record.getMessage() for record in self.records if record.levelno <= logging.DEBUG]
         said = [record.getMessage() for record in self.records if record.levelno >= logging.WARNING]
         for text in reversed([text for text in details if "xception" in text or "rror" in text]):
@@ -52,7 +49,6 @@ class LogCapture(logging.Handler):
 
 
 def main() -> None:
-    """Read the messages, send them, and report."""
     signal.alarm(LONGEST)
     import apprise
 
@@ -76,7 +72,6 @@ def main() -> None:
 
 
 def _become(words: list[str]) -> None:
-    """Become the user for good, if one is named."""
     if not words:
         return
     import encodings.idna  # noqa: F401  # looking up a host needs it, and its file may be out of a user's reach
@@ -156,7 +151,6 @@ def _is_local(made: Any) -> bool:
 
 
 def _with_options(parcel: dict[str, Any]) -> str:
-    """The URL with options for plain-text mail, and with fields for programs."""
     url: str = parcel["url"]
     scheme = url.partition("://")[0]
     more = []

@@ -121,21 +121,16 @@ class LogRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """An event of a job, or of an array, to notify of."""
-
     id: str
     event: str
     at: float
     view: JobView  # the job; of an array its first task
     tasks: Sequence[JobView] = ()  # of an array, all of them
     by: str = ""  # who cancelled it
-    each: bool | None = None
-    """For subscriptions to each task (True), or to whole arrays (False); None: for all."""
+    each: bool | None = None  # for subscriptions to each task (True), or to whole arrays (False); None: for all
 
 
 class LogReader:
-    """The log, from one place on."""
-
     def __init__(self, database: Path) -> None:
         self.reader = Reader(database)
         self._connection = sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True, isolation_level=None)
@@ -148,7 +143,6 @@ class LogReader:
         return int(self._connection.execute("SELECT max(seq) FROM events").fetchone()[0] or 0)
 
     def after(self, seq: int) -> tuple[list[LogRow], int]:
-        """The rows after an event that matter, and the last event that was read."""
         with closing(self._connection.cursor()) as cursor:
             newest = cursor.execute(
                 "SELECT max(seq) FROM (SELECT seq FROM events WHERE seq > ? ORDER BY seq LIMIT ?)", (seq, _AT_ONCE)
@@ -315,7 +309,6 @@ def _wait(happening: Trigger, started: float | None) -> float:
 
 
 def _summary(happening: Trigger, view: JobView, ran: float | None, wait: float) -> str:
-    """The event, as the end of a sentence that begins with the job."""
     after = "" if ran is None else f" after {format_duration(round(ran, 1))}"
     if happening.event == START:
         gpus = ",".join(map(str, view.gpus))

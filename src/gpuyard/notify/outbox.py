@@ -42,7 +42,6 @@ class Subscription:
 
     @property
     def target(self) -> str:
-        """What may be shown of its URL."""
         return mask(self.url)
 
 
@@ -94,14 +93,12 @@ class Outbox:
     # -- subscriptions ----------------------------------------------------------------------------
 
     def subscriptions(self, user: str | None = None) -> list[Subscription]:
-        """A user's, or everybody's, with those that were given with jobs."""
         where, values = ("", ()) if user is None else ("WHERE user = ?", (user,))
         with self._lock:
             found = self._connection.execute(f"SELECT {_SUBSCRIPTION} FROM subscriptions {where} ORDER BY id", values)
             return [_subscription(row) for row in found]
 
     def subscription(self, user: str, which: str) -> Subscription:
-        """The one with a name or an id."""
         mine = [one for one in self.subscriptions(user) if not one.of_jobs]
         found = next((one for one in mine if which in (one.name, str(one.id))), None)
         if found is None:
@@ -126,7 +123,6 @@ class Outbox:
         return replace(new, id=int(made.lastrowid or 0), created=now)
 
     def of_jobs(self, user: str, url: str, now: float) -> Subscription | None:
-        """The subscription that a user gave with an earlier job."""
         found = next((one for one in self.subscriptions(user) if one.of_jobs and one.url == url), None)
         if found is not None:
             with self._transaction() as connection:
@@ -134,7 +130,6 @@ class Outbox:
         return found
 
     def remove(self, user: str, which: str, now: float) -> Subscription:
-        """Remove a subscription and its waiting deliveries."""
         found = self.subscription(user, which)
         with self._transaction(durable=True) as connection:
             connection.execute("DELETE FROM subscriptions WHERE id = ?", (found.id,))
@@ -168,7 +163,6 @@ class Outbox:
         return added
 
     def told(self, job: str, event: str) -> set[int]:
-        """Subscriptions that have a delivery of this."""
         with self._lock:
             found = self._connection.execute(
                 "SELECT subscription FROM deliveries WHERE job = ? AND event = ?", (job, event)

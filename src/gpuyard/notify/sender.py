@@ -34,8 +34,6 @@ class Stopped(GpuyardError):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A delivery, and its address."""
-
     delivery: Delivery
     url: str
 
@@ -50,8 +48,6 @@ def uses_mail_server(url: str) -> bool:
 
 
 class MessageSender:
-    """Starts the processes that send, and ends them if they take too long."""
-
     def __init__(self, settings: Settings) -> None:
         self._shared, self._mail = settings.shared, settings.mail
         self._lock = threading.Lock()
@@ -86,7 +82,6 @@ class MessageSender:
             note(some[0], problem)
 
     def _tell(self, said: Mapping[str, Any], left: dict[str, list[OutgoingMessage]], note: ResultCallback) -> None:
-        """Pass an answer on, and note what is still to come."""
         found = [(url, some[0]) for url, some in left.items() if some[0].delivery.id == said.get("id")]
         for url, parcel in found:
             error = scrub(str(said["error"]), self._whole(url))

@@ -57,8 +57,6 @@ _AT_ONCE, _OF_A_USER, _PARCELS = 4, 2, 20
 
 
 class Dispatcher:
-    """Reads the log, writes deliveries, and has them sent."""
-
     def __init__(self, sources: Sources, outbox: Outbox, courier: MessageSender, delays: Sequence[float]) -> None:
         self._sources, self._outbox, self._courier, self._delays = sources, outbox, courier, delays
         self._bell, self._over = threading.Event(), threading.Event()
@@ -177,7 +175,6 @@ class Dispatcher:
                 self._outbox.advance(None, new)
 
     def _deliveries(self, happening: Trigger, subscriptions: Sequence[Subscription]) -> list[Delivery]:
-        """The deliveries of a trigger to everybody who subscribed to it."""
         found = list(recipients(happening, subscriptions))
         if found and happening.event in (START, LONG_WAIT):  # which may come again, and are sent once
             told = self._outbox.told(happening.id, happening.event)
@@ -207,7 +204,6 @@ class Dispatcher:
     # -- sending ----------------------------------------------------------------------------------
 
     def _hand_over(self, now: float, subscriptions: Mapping[int, Subscription]) -> None:
-        """Have due deliveries sent, as far as there is room."""
         parcels: dict[tuple[str, bool], list[OutgoingMessage]] = {}
         with self._lock:  # before it is read what is due: who is freed after that may have been sent by then
             busy = set(self._busy)
@@ -311,8 +307,6 @@ _MOST_REFS = 10
 
 
 class NotificationService:
-    """Subscriptions of users, and what became of their deliveries."""
-
     def __init__(self, settings: Settings, sources: Sources) -> None:
         self.outbox = Outbox(settings.data_dir / "notices.db")
         self.mail = bool(settings.mail)  # whether an address is enough
@@ -362,7 +356,6 @@ class NotificationService:
         return self.outbox.remove(user, which, time.time())
 
     def test(self, user: str, which: str) -> Future[Delivery]:
-        """Send a test message now, and tell how that went."""
         found = self.outbox.subscription(user, which)
         return self._asked.submit(self._test, found)
 

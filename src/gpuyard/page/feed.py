@@ -58,8 +58,6 @@ class Listener(Protocol):
 
 
 class _Answer:
-    """A request to the API, when it was sent, and after how many events."""
-
     __slots__ = ("at", "seen", "task")
 
     def __init__(self, task: asyncio.Task[Any], seen: int) -> None:
@@ -71,8 +69,6 @@ class _Answer:
 
 
 class Feed:
-    """What the daemon shows to every viewer."""
-
     def __init__(self, api: Api) -> None:
         self.api = api
         self.samples = Samples()
@@ -102,7 +98,6 @@ class Feed:
         return await asyncio.shield(known.task)
 
     def shared(self, kind: Callable[[Feed], T]) -> T:
-        """The one instance of a state that all viewers share."""
         if kind not in self._shared:
             self._shared[kind] = kind(self)
         found: T = self._shared[kind]
@@ -178,8 +173,6 @@ async def run_forever(work: Callable[[], Awaitable[None]]) -> None:
 
 
 class VersionedParts:
-    """Parts of a view by name, and the version in which each changed last."""
-
     def __init__(self) -> None:
         self.version = 0
         self._parts: dict[str, Any] = {}
@@ -215,7 +208,6 @@ class SharedState(VersionedParts):
         self.seen: Sequence[Any] = ()  # the answers from which the parts were computed
 
     def differs(self, answers: Sequence[Any]) -> bool:
-        """Whether the feed has requested any of these answers again."""
         return len(answers) != len(self.seen) or any(map(operator.is_not, answers, self.seen))
 
 
@@ -227,8 +219,6 @@ class Drain(NamedTuple):
 
 
 class DrainReasons:
-    """Drain reasons of a daemon, requested again when the set of drained GPUs changes."""
-
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._drained: list[int] = []

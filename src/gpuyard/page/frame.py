@@ -70,7 +70,6 @@ def head(path: str, viewer: Viewer | None, places: Sequence[Place] | None = None
 
 
 def _banner(visit: Visit) -> None:
-    """Show when the daemon is away, and tell when it was restarted."""
     banner = ui.element("div").classes("gy-banner").props("role=status")
     with banner:
         ui.label("The daemon does not answer; it may be restarting. Jobs go on meanwhile, and this page waits for it.")

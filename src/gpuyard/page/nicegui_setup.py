@@ -54,8 +54,6 @@ _MAX_CACHED = 2**25  # bytes of NiceGUI's files, gzipped; there are about 2 MB
 
 
 class Asset(NamedTuple):
-    """A file with its gzipped content, MIME type and ETag."""
-
     content: bytes
     packed: bytes
     kind: str
@@ -161,7 +159,6 @@ class WebsocketGuard:
 
 
 def _is_their_own(scope: Scope) -> bool:
-    """Whether the requester opened the connections that the request names."""
     for id in parse_qs(scope["query_string"].decode("latin-1")).get("sid", ()):
         begun = core.sio.environ.get(id)
         here = dict(scope["headers"]).get(b"x-gpuyard-ticket", b"").decode("latin-1")
@@ -171,7 +168,6 @@ def _is_their_own(scope: Scope) -> bool:
 
 
 def guard_websockets() -> None:
-    """Let NiceGUI check who connects to a page, and to which page a message belongs."""
     accept = Client.accept_handshake
 
     def accepts(self: Client, socket_id: str, tab_id: str, environ: dict[str, Any] | None) -> bool:

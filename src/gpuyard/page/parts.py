@@ -64,7 +64,6 @@ def job_path(id: str) -> str:
 
 
 def tagged(tag: str, text: str) -> Element:
-    """An HTML element that contains a text."""
     with ui.element(tag) as found:
         ui.label(text)
     return found
@@ -96,7 +95,6 @@ def command(text: str) -> Element:
 
 
 def empty(text: str, *commands: str) -> Element:
-    """Placeholder for an empty list, with commands that would fill it."""
     with ui.element("div").classes("gy-empty") as found:
         ui.label(text)
         for line in commands:
@@ -168,7 +166,6 @@ def priority(value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """A number with as many digits as matter."""
     if 0 < value < 0.01:
         return "< 0.01"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}" if value else "0"

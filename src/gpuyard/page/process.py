@@ -40,7 +40,6 @@ def drops_root() -> bool:
 
 
 def drop_root() -> None:
-    """Become nobody if the daemon asks for it. Call after everything is imported."""
     if not drops_root():
         return
     os.setgroups([])

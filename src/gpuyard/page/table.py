@@ -37,8 +37,6 @@ class Action(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row. Its cells may contain text from users, and are shown as text."""
-
     key: str  # identifies the row while its cells change
     label: str  # what screen readers call it: `job 17`
     cells: tuple[Any, ...]
@@ -94,7 +92,6 @@ class Table(Element, component="assets/table.js"):
         self.on("pick", lambda event: pick([key for key in _listed(event) if key in self._shown]))
 
     def on_move(self, move: Callable[[str, str, str], Any]) -> None:
-        """Call back with the keys of the row and of its new neighbours."""
         self.on("move", lambda event: move(*_texts(event, "key", "above", "below")))
 
 
@@ -121,8 +118,6 @@ class Field(NamedTuple):
 
 
 class Filters:
-    """Filters by name, kept in the URL."""
-
     def __init__(self, path: str, given: Mapping[str, str], known: Sequence[str]) -> None:
         self._path = path
         self.values = {name: given.get(name, "")[:LONGEST].strip() for name in known}
@@ -139,7 +134,6 @@ class Filters:
         return True
 
     def asked(self, *names: str) -> dict[str, str]:
-        """Those of these that are set, as a query."""
         return {name: self.values[name] for name in names if self.values[name]}
 
     @property
@@ -152,8 +146,6 @@ class Filters:
 
 
 class Fields:
-    """Input fields for filters."""
-
     def __init__(self, filters: Filters, fields: Sequence[Field], changed: Changed) -> None:
         self._filters, self._changed = filters, changed
         self._inputs = {field.name: self._field(field) for field in fields}
@@ -185,8 +177,6 @@ class Fields:
 
 
 class Choices:
-    """A row of buttons of which one is pressed, with optional counts."""
-
     def __init__(self, label: str, names: Mapping[str, str], choose: Callable[[str], Awaitable[None]]) -> None:
         self._names = names
         self._labels: dict[str, ui.label] = {}

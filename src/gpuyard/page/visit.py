@@ -44,8 +44,6 @@ _ZONE = "Intl.DateTimeFormat().resolvedOptions().timeZone"
 
 
 class Viewer:
-    """The user who looks at the page, and their role."""
-
     def __init__(self, session: Mapping[str, Any]) -> None:
         self.name: str = session["user"]
         self.role: str = session["role"]  # `admin`, `user`, `viewer` or `anonymous`
@@ -171,7 +169,6 @@ class Visit(Tab):
         ui.notify(capitalized(str(error)), type="negative", multi_line=True, close_button="OK", timeout=10_000)
 
     async def show_now(self, show: Show) -> None:
-        """Update a part on the viewer's request."""
         try:
             await show()
         except Unavailable as error:

@@ -10,8 +10,7 @@ from gpuyard.core.loops.formulas import ENDLESS
 
 A = Any  # a number or an array of numbers
 
-VERSION = 1
-"""Of the features: a policy that was trained on others is refused."""
+VERSION = 1  # of the features: a policy that was trained on others is refused
 
 COLUMNS = (
     "estimate", "gpus", "submit", "wait", "memory", "usage_share", "attained", "opening", "suitable", "shorter",

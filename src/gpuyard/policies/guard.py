@@ -43,16 +43,13 @@ log = logging.getLogger("gpuyard")
 
 NOT_A_NUMBER, UNUSUAL, LATE = KINDS = ("not-a-number", "unusual", "late")
 """Why a queue was ranked by the base heuristic."""
-LIMIT = 0.05
-"""Seconds that a ranking may take."""
+LIMIT = 0.05  # seconds that a ranking may take
 MARGIN, LEAST_MARGIN = 0.25, 0.1
 """How far outside of its range in training a feature may be: a part of that range, and this much in any case."""
-SHARE = 0.1
-"""The part of the jobs that may be unusual."""
+SHARE = 0.1  # the part of the jobs that may be unusual
 REST, LONGEST_REST = 1.0, 600.0
 """Seconds for which nothing is tried after a ranking that was late: the first time, and at most."""
-DIGITS = 12
-"""Of its hash, which tell one policy from another."""
+DIGITS = 12  # of its hash, which tell one policy from another
 _LARGE = 2**23  # bytes
 _MANY = 10_000  # jobs that were put ahead: then those that are gone are forgotten
 
@@ -69,12 +66,10 @@ class NotPassed(UserError):
 
 @dataclass(slots=True)
 class Counts:
-    plans: int = 0
-    """Instants for which the queue was ranked, to plan or to tell why jobs wait."""
+    plans: int = 0  # instants for which the queue was ranked, to plan or to tell why jobs wait
     fallbacks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     """How many of them were ranked by the base heuristic, by kind."""
-    starved: int = 0
-    """Jobs that were put ahead since they had waited too long, each once."""
+    starved: int = 0  # jobs that were put ahead since they had waited too long, each once
 
     def add(self, other: Counts) -> None:
         self.plans += other.plans
@@ -100,8 +95,7 @@ class Guard:
         margin = np.maximum(MARGIN * (learned.high - learned.low), LEAST_MARGIN)
         self._low, self._high = learned.low - margin, learned.high + margin
         self._instant: tuple[int, float] | None = None
-        self._kind = ""
-        """Why the base heuristic ranks at this instant; empty: it does not."""
+        self._kind = ""  # why the base heuristic ranks at this instant; empty: it does not
         self._rest, self._until = REST, -math.inf
         self._starving: set[str] = set()
         self._logged: set[str] = set()
@@ -125,7 +119,6 @@ class Guard:
         return self._base.rank(state, rows, now)
 
     def _scored(self, state: State, rows: Ints, now: float) -> tuple[Floats, str]:
-        """The network's numbers, and the objection to them, if any."""
         values = [COLUMNS[name].values(state, rows, now) for name in features.COLUMNS]
         with np.errstate(all="ignore"):
             found = features.features(*values)
@@ -138,7 +131,6 @@ class Guard:
         return scores, ""
 
     def _is_unusual(self, found: Floats) -> bool:
-        """Whether a queue, a row of each feature, is far from what the policy was trained on."""
         of_all = found[JOB_FEATURES:, 0]
         if ((of_all < self._low[JOB_FEATURES:]) | (of_all > self._high[JOB_FEATURES:])).any():
             return True
@@ -181,7 +173,6 @@ class Guard:
             self._starving = {job for job in self._starving if job in state.row_of}
 
     def report(self) -> dict[str, Any]:
-        """The guard's report for users, as plain values."""
         return {
             "file": self.name.removeprefix(LEARNED),
             "hash": self.hash,

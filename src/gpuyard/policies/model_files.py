@@ -32,7 +32,6 @@ def content_hash(facts: Mapping[str, Any]) -> str:
 
 
 def write_hashed(path: Path, facts: Mapping[str, Any], indent: int | None = None) -> None:
-    """Write facts as JSON, with their hash as the last entry."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hashed = {**facts, "hash": content_hash(facts)}
     replace_file(path, (json.dumps(hashed, indent=indent, allow_nan=False) + "\n").encode())

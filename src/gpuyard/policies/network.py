@@ -26,18 +26,15 @@ A = Any  # a number or an array of numbers
 
 BASES = ("fcfs", "sjf", "saf", "f1", "f2", "f3", "f4", "wfp3", "unicep")
 """Heuristics that a network may be added to; their place here is what stands in files."""
-SIZES = (0, 4, 8, 32)
-"""Hidden units that a network may have; 0: linear."""
+SIZES = (0, 4, 8, 32)  # hidden units that a network may have; 0: linear
 _fcfs, _sjf, _saf, _f1, _f2, _f3, _f4, _wfp3, _unicep = (POLICIES[name].function for name in BASES)
 
 BASE, HIDDEN, STARVATION, LINEAR = 0, 1, 2, 3
 """Where in the array of weights things stand: some settings, then the linear part, then one unit after another."""
 JOB_FEATURES, ALL_FEATURES = len(OF_JOBS), len(NAMES)
-UNIT = ALL_FEATURES + 2
-"""Numbers of a hidden unit: its bias, a weight for each feature, and what it counts."""
+UNIT = ALL_FEATURES + 2  # numbers of a hidden unit: its bias, a weight for each feature, and what it counts
 LEAK = 0.01
-FAR_AHEAD = 1e6
-"""More than any two scores differ: a starving job is ahead of all others."""
+FAR_AHEAD = 1e6  # more than any two scores differ: a starving job is ahead of all others
 
 
 def key(base: float, estimate: A, gpus: A, submit: A, wait: A) -> A:
@@ -135,8 +132,7 @@ class Network:
     base: str
     hidden: int
     starvation: float
-    parameters: Floats
-    """What is trained: the linear part, then the hidden units one after another."""
+    parameters: Floats  # what is trained: the linear part, then the hidden units one after another
 
     def __post_init__(self) -> None:
         if self.base not in BASES:

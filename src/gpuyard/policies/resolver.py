@@ -115,7 +115,6 @@ def load_policy(path: Path, function: str) -> Policy:
 
 
 def _location_of(error: BaseException, path: Path) -> str:
-    """The file, and the line where there is one, that an error came from."""
     line = error.lineno if isinstance(error, SyntaxError) else None
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if line is None and Path(frame.filename).resolve() == path.resolve():

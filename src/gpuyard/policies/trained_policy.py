@@ -19,8 +19,7 @@ from gpuyard.policies.model_files import content_hash, write_hashed
 from gpuyard.policies.network import Network
 
 FORMAT = "gpuyard-policy"
-LARGEST = 10_000_000
-"""Bytes that a file may have; those of the largest networks are far smaller."""
+LARGEST = 10_000_000  # bytes that a file may have; those of the largest networks are far smaller
 _REQUIRED = (
     "format", "features", "base", "hidden", "starvation", "parameters", "low", "high", "discipline", "training", "gate",
     "hash",
@@ -31,17 +30,14 @@ _REQUIRED = (
 class Learned:
     network: Network
     low: Floats
-    high: Floats
-    """Between which values each feature was, nearly always, in training."""
+    high: Floats  # between which values each feature was, nearly always, in training
     discipline: str
-    training: dict[str, Any]
-    """What it was trained on, and how; no times, so that the same training gives the same file."""
+    training: dict[str, Any]  # what it was trained on, and how; no times, so that the same training gives the same file
     gate: dict[str, Any] = field(default_factory=dict)
     """Its held-out results against the best heuristic; empty: not evaluated."""
 
     @property
     def deployable(self) -> bool:
-        """Whether it passed the gate."""
         return bool(self.gate.get("passed"))
 
     def policy(self, source: str) -> Policy:
@@ -75,7 +71,6 @@ class Learned:
 
 
 def load(name: str) -> Learned:
-    """A trained policy from a file, or a shipped one by name."""
     try:
         path = _find(name)
         if path.stat().st_size > LARGEST:  # a daemon must not choke on it

@@ -16,8 +16,7 @@ FULL = 0.97  # the part of a GPU's memory that is in use when there is none left
 
 _LOUD, _QUIET = 40, 10  # lines of other output that may follow an exception, and words within a line
 _SAID = 200  # characters of a line that are worth repeating
-_LONG = 2000
-"""Lines, and characters of a line, that are read: long output must not keep the daemon busy."""
+_LONG = 2000  # lines, and characters of a line, that are read: long output must not keep the daemon busy
 _ANY = re.compile(r"memory|oom\b|alloc|exhausted|_STATUS_", re.IGNORECASE)
 """Without any of these there is nothing to look for."""
 
@@ -127,7 +126,6 @@ def _verdict(line: str, full: bool) -> bool | None:
 
 
 def _follows(lines: list[str], index: int) -> bool:
-    """Whether an error came up while another one was being handled, which then is the one that counts."""
     for line in reversed(lines[:index]):
         if _CHAINED.search(line):
             return True
@@ -170,8 +168,6 @@ _MORE, _GROWTH = 1.25, 1.5
 
 
 class Shortage(NamedTuple):
-    """What is known of an attempt that ran out of GPU memory."""
-
     needed: float  # bytes on one GPU that it had or tried to get; 0 if unknown
     full: bool  # whether the GPU had none left; else something else limited it, such as a cap
     died_on: float  # bytes of the smallest of its GPUs
@@ -179,8 +175,6 @@ class Shortage(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a job gets next."""
-
     memory: float  # bytes on each GPU; of one that is alone there, how large the GPUs must be (0: any)
     alone: bool
     counted: bool = True

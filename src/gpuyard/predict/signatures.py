@@ -66,8 +66,6 @@ _TEMPORARY = re.compile(r"(?:/var)?/tmp/|/dev/shm/|/run/user/\d+/")
 
 
 class Signature(NamedTuple):
-    """What similar jobs have in common."""
-
     exact: str
     likeness: str  # the same for any content of its script: by this an earlier version is found
 
@@ -148,7 +146,6 @@ def script_of(command: Sequence[str]) -> str | None:
 
 
 def overridden(command: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """A command with some of its arguments replaced, by name, or appended."""
     found = list(without_shell(command))
     for given in _words(["", *arguments], 1, 0):
         name = _plain_name(given.name)
@@ -185,14 +182,12 @@ def reads_text(command: Sequence[str]) -> bool:
 
 
 def _written(former: str, word: _Word, value: str | None) -> list[str]:
-    """An option with another value, in the same notation."""
     if value is None:
         return [word.name]
     return [f"{word.name}={value}"] if word.size == 1 and "=" in former else [word.name, value]
 
 
 def _words(command: Sequence[str], begin: int, code: int) -> Iterator[_Word]:
-    """The parts of a command, up to program text in it."""
     at, end = begin, code or len(command)
     while at < end:
         text = command[at]
@@ -253,7 +248,6 @@ def _code_at(command: Sequence[str]) -> int:
 
 
 def _without_flags(words: list[str]) -> list[str]:
-    """Without options about how Python runs."""
     if not words or words[0] != "python":
         return words
     at = 1

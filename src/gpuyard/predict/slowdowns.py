@@ -32,8 +32,6 @@ class Mark(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What one look saw of an attempt."""
-
     job: str
     attempt: int
     kind: str  # what similar jobs have in common; empty: unknown
@@ -47,8 +45,6 @@ class Seen(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """How much one kind of jobs suffers beside another."""
-
     sufferer: str
     beside: str
     slowdown: float
@@ -61,8 +57,6 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class _Stretch:
-    """A time in the same company."""
-
     company: frozenset[_Key]
     beside: str | None  # the kind of the only other; `ALONE`; None: nothing can be learned
     other: Seen | None
@@ -120,8 +114,6 @@ class _Attempt:
 
 
 class _Sample(NamedTuple):
-    """How fast an attempt was beside another."""
-
     rate: _Rate
     attempt: _Attempt
     at: float
@@ -152,7 +144,6 @@ class Slowdowns:
                 self._see(at, key, one, company[key], there)
 
     def ended(self, job: str, attempt: int, at: float) -> None:
-        """An attempt has done all its work."""
         key = job, attempt
         found = self._attempts.pop(key, None) or self._gone.pop(key, None)
         if found is None:
@@ -184,7 +175,6 @@ class Slowdowns:
                     break
 
     def _live(self) -> dict[tuple[str, str, str], list[_Sample]]:
-        """What the present stretches tell."""
         found: dict[tuple[str, str, str], list[_Sample]] = {}
         for attempt in self._attempts.values():
             stretch = attempt.stretch
@@ -214,12 +204,10 @@ class Slowdowns:
         return Finding(sufferer, beside, _median(slower), seconds, evidence, latest.at, jobs, names)
 
     def _own(self, evidence: str, attempt: _Attempt) -> float | None:
-        """The speed of an attempt alone, if that was seen for long enough."""
         rates = attempt.own(evidence)
         return _median(rates) if sum(rate.seconds for rate in rates) >= self._enough / 2 else None
 
     def _usual(self, evidence: str, kind: str) -> float | None:
-        """The speed of a kind of jobs alone."""
         rates = list(self._alone.get((evidence, kind), ()))
         for attempt in self._attempts.values():
             now = attempt.stretch.rates().get(evidence) if attempt.stretch.beside == ALONE else None
@@ -261,13 +249,11 @@ class Slowdowns:
 
 
 def _bound(kept: dict[Any, Any], most: int) -> None:
-    """Drop the oldest entries."""
     while len(kept) > most:
         del kept[next(iter(kept))]
 
 
 def _companies(there: Mapping[_Key, Seen]) -> dict[_Key, frozenset[_Key]]:
-    """The other attempts on the GPUs of each."""
     on: dict[int, set[_Key]] = {}
     for key, one in there.items():
         for gpu in one.gpus:
@@ -284,7 +270,6 @@ def _stretch(at: float, company: frozenset[_Key], there: Mapping[_Key, Seen]) ->
 
 
 def _median(rates: Iterable[_Rate]) -> float:
-    """The median, weighted by time."""
     ordered = sorted(rates)
     half = sum(rate.seconds for rate in ordered) / 2
     for rate in ordered:

@@ -115,7 +115,6 @@ def _filled(values: Floats, unknown: NDArray[np.bool_]) -> Floats:
 
 
 def _planes(steps: Steps, width: int) -> bytes:
-    """Differences of some columns, byte plane by byte plane."""
     if not steps.size:
         return b""
     each = np.ascontiguousarray(steps.astype(_TYPES[width]))
@@ -136,15 +135,12 @@ Columns = Mapping[str, Floats]
 
 
 class Level(NamedTuple):
-    """A resolution of recordings."""
-
     number: int
     name: str
     period: float  # seconds that a value stands for; of samples, about
     chunk: int  # seconds that are kept together
 
     def chunk_of(self, at: float) -> int:
-        """Start of the chunk of an instant."""
         return int(at // self.chunk * self.chunk)
 
 

@@ -50,8 +50,6 @@ _FREED = 2000  # pages that are given back at once
 
 
 class Who(NamedTuple):
-    """A subject, as stored in the file."""
-
     gpu: int
     uuid: str
     name: str = ""
@@ -86,13 +84,11 @@ class RecordingFile:
             return False
 
     def close(self) -> None:
-        """Close the file, with everything in it and nothing beside it."""
         with suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
 
     def subject(self, who: Who) -> int:
-        """The number of a subject, which is added if it is new."""
         if who not in self._known:
             values = (*who[:4], int(who.simulated), *who[5:])
             self._connection.execute(
@@ -109,7 +105,6 @@ class RecordingFile:
         return self._known[who]
 
     def forget_known(self, gone: Iterable[Who]) -> None:
-        """Drop the numbers of subjects that are over from memory."""
         for who in gone:
             self._known.pop(who, None)
 
@@ -220,8 +215,6 @@ _OVER = 120.0  # seconds after its last sample that nothing is kept in memory of
 
 @dataclass(slots=True)
 class _Open:
-    """The chunk of a level that is being filled."""
-
     level: Level
     begin: int
     names: tuple[str, ...]
@@ -230,7 +223,6 @@ class _Open:
     changed: bool = False
 
     def put(self, at: float, values: Mapping[str, float]) -> None:
-        """Add a value, or replace the last."""
         row = (at, *(values.get(name, np.nan) for name in self.names))
         if self.rows and self.rows[-1][0] == at:
             self.rows[-1] = row
@@ -255,8 +247,6 @@ class _Open:
 
 
 class _Track:
-    """A subject that is being recorded."""
-
     def __init__(self, file: RecordingFile, subject: int, names: tuple[str, ...]) -> None:
         self._file, self._subject, self._names = file, subject, names
         self._spread = (COVERED, *(f"{name}{kind}" for name in names for kind in ("", LOW, HIGH)))
@@ -278,7 +268,6 @@ class _Track:
         yield from self.close(minute)
 
     def close(self, minute: _Open) -> Iterator[Chunk]:
-        """Add a complete minute to the coarser levels."""
         if not minute.rows:
             return
         columns, begin = minute.columns(), float(minute.begin)
@@ -344,7 +333,6 @@ class Writer:
         self._file.forget_known(gone)
 
     def finish(self, now: float) -> None:
-        """Add what an earlier daemon left to the coarser levels."""
         for subject, begin, data in self._file.unfinished():
             if begin + SAMPLES.chunk > now:
                 continue  # it goes on

@@ -54,8 +54,7 @@ class Track:
     at: Floats  # seconds since the epoch, rising; of a span, when it began
     metrics: dict[str, Values] = field(default_factory=dict)
     watt_hours: float | None = None
-    errors: list[tuple[float, int]] = field(default_factory=list)
-    """Times and numbers of XID errors."""
+    errors: list[tuple[float, int]] = field(default_factory=list)  # times and numbers of XID errors
 
 
 @dataclass(slots=True)
@@ -79,7 +78,6 @@ class Wanted:
 
 
 def read(path: Path, wanted: Wanted) -> Told:
-    """The recordings of a span of time."""
     with reading(path) as connection:
         connection.execute("BEGIN")  # all from one instant
         gpus = {id: who for id, who in _gpus(connection) if wanted.gpus is None or who.gpu in wanted.gpus}
@@ -113,7 +111,6 @@ def _jobs(connection: sqlite3.Connection, wanted: Wanted) -> Iterator[tuple[int,
 
 
 def _level(connection: sqlite3.Connection, wanted: Wanted, gpus: Sequence[int]) -> Level:
-    """The coarsest level with values enough, or a coarser one that goes further back."""
     begun = _first(connection, SAMPLES, gpus)
     if _first(connection, MINUTES, gpus) > begun - MINUTES.period:  # nothing is older than the samples
         span = wanted.end - max(wanted.start, min(begun, wanted.end))
@@ -132,7 +129,6 @@ def _level(connection: sqlite3.Connection, wanted: Wanted, gpus: Sequence[int]) 
 
 
 def _first(connection: sqlite3.Connection, level: Level, gpus: Sequence[int]) -> float:
-    """The time of the first value of a level."""
     found = math.inf
     for id in gpus:
         row = connection.execute(
@@ -147,7 +143,6 @@ def _first(connection: sqlite3.Connection, level: Level, gpus: Sequence[int]) ->
 def _track(
     connection: sqlite3.Connection, wanted: Wanted, level: Level, id: int, who: Who, names: Sequence[str]
 ) -> tuple[Track, float]:
-    """A subject's values, and how long each stands for."""
     columns = _columns(connection, wanted, level, id, names)
     at = columns.pop(AT)
     if not len(at):
@@ -188,7 +183,6 @@ def _part(columns: Mapping[str, Floats], name: str) -> Floats:
 
 
 def _errors(at: Floats, xids: Floats | None) -> list[tuple[float, int]]:
-    """The latest errors of a span of time."""
     if xids is None:
         return []
     places = np.flatnonzero(np.nan_to_num(xids) > 0)[-_ERRORS:]
@@ -196,7 +190,6 @@ def _errors(at: Floats, xids: Floats | None) -> list[tuple[float, int]]:
 
 
 def _source(name: str) -> str:
-    """The stored metric that a metric is computed from."""
     return name if name in KEPT else "memory_used"
 
 
@@ -217,7 +210,6 @@ def _energy(
 def _thinned(
     at: Floats, columns: dict[str, Floats], weights: Floats, gaps: NDArray[np.bool_], wanted: Wanted, width: float
 ) -> tuple[Floats, dict[str, Floats], float]:
-    """At most the wanted number of values, and a NaN in every gap."""
     if len(at) + int(gaps.sum()) <= wanted.points:
         return (*_with_gaps(at, columns, gaps, width), width)
     for step in _steps((wanted.end - wanted.start) / wanted.points):

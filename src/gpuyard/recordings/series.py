@@ -13,8 +13,6 @@ Floats = NDArray[np.float64]
 
 
 class Metric(NamedTuple):
-    """A recorded quantity in one unit, whatever its source."""
-
     name: str
     unit: str  # `%`, `bytes`, `W`, `°C`, `MHz`; empty for what has none
     title: str
@@ -46,8 +44,6 @@ USUAL = ("utilization", "temperature", "memcopy", "power")  # what is plotted by
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A GPU, or a job on it."""
-
     gpu: int
     uuid: str = ""
     name: str = ""  # what the GPU is called
@@ -69,8 +65,6 @@ class Series:
 
 
 class Mark(NamedTuple):
-    """An instant, or a span, that is worth a line in a plot."""
-
     at: float
     label: str
     until: float | None = None
@@ -79,8 +73,6 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Recording:
-    """What a source recorded in a span of time."""
-
     start: float
     end: float
     series: list[Series] = field(default_factory=list)
@@ -104,5 +96,4 @@ def energy(series: Series) -> float:
 
 
 def names_of(metrics: Sequence[str]) -> list[str]:
-    """The known metrics among some names, in the order of this module."""
     return [name for name in METRICS if name in metrics]

@@ -66,8 +66,6 @@ class HeadSent(Exception):
 
 
 class HeadMiddleware:
-    """Answers HEAD requests by the route for GET."""
-
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
@@ -119,8 +117,7 @@ class Server:
         self.recorder = Recorder(daemon.context, settings)
         self.notifications = Notifications(context)
         self.page = PageSupervisor(settings)
-        self.url = ""
-        """The URL of the API on TCP; empty: there is none."""
+        self.url = ""  # the URL of the API on TCP; empty: there is none
         daemon.listeners.append(context.watch.committed)
 
 
@@ -140,7 +137,6 @@ def make_app(server: Server) -> FastAPI:
 
 
 def _add_handlers(app: FastAPI, server: Server) -> None:
-    """Make the handlers of all routes, each with the parts that it needs, and register them."""
     context, auth, notifications, heartbeats = server.context, server.auth, server.notifications, server.heartbeats
     lookup, intake, listing = JobLookup(context), JobIntake(context, auth.submitters), JobListing(context)
     reasons, holders = RecentReasons(context), Holders()

@@ -167,7 +167,6 @@ def security_requirements(settings: Settings) -> list[dict[str, list[str]]]:
 
 
 def _declared(app: FastAPI) -> Iterator[tuple[str, Route]]:
-    """The routes of the document, each with its path."""
     for route in app.routes:
         if isinstance(route, APIRoute) and (declared := declaration_of(route.endpoint)) is not None and declared.id:
             yield route.path_format, declared

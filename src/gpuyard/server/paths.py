@@ -8,20 +8,17 @@ API = "/api/v1"
 _PAGES = frozenset(
     ("/", "/queue", "/submit", "/history", "/sharing", "/simulate", "/settings", "/login", "/favicon.ico", "/jobs")
 )  # fmt: skip
-LINES = "/_nicegui_ws/"
-"""The page's websockets, or the polling that stands in for them."""
+LINES = "/_nicegui_ws/"  # the page's websockets, or the polling that stands in for them
 _ASSETS = "/_nicegui/"
 _PAGE_FOLDERS = ("/page/", "/jobs/", _ASSETS, LINES)
 _UPLOAD = re.compile(r"/page/upload(?:/.*)?|/_nicegui/client/[^/]+/upload/[^/]+")
 _OURS = frozenset(("/healthz", "/readyz", "/metrics", "/openapi.json"))
 _FOR_ALL = frozenset(("/healthz", "/readyz"))
 _LOGINS = frozenset((f"{API}/session", "/auth"))
-SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
-"""Methods that change nothing."""
+SAFE = frozenset(("GET", "HEAD", "OPTIONS"))  # methods that change nothing
 
 
 def is_watchmen(path: str) -> bool:
-    """Whether a path belongs to watchmen's API, which has its own format of refusals."""
     return path not in _OURS and not is_page(path) and not is_api(path)
 
 
@@ -30,12 +27,10 @@ def is_page(path: str) -> bool:
 
 
 def is_asset(path: str) -> bool:
-    """Whether it is a file of the page that is the same for all viewers."""
     return path.startswith(_ASSETS)
 
 
 def is_upload(path: str) -> bool:
-    """Whether it takes files."""
     return _UPLOAD.fullmatch(path) is not None
 
 

@@ -17,7 +17,6 @@ from gpuyard.server.request_fields import ONE_WORD
 
 
 def refusal(path: str, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
-    """A refusal in the format of the API that the path belongs to."""
     if is_watchmen(path):
         body = json.dumps({"status": "err", "msg": detail})
         return Response(body, status, dict(headers or {}), media_type="application/json")
@@ -69,7 +68,6 @@ def _steps(part: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _fields(taken: Any, steps: Sequence[Any]) -> list[str]:
-    """The names of fields in an object at some place within a type."""
     models = list(_models(taken))
     for step in steps:
         fields = [field for model in models for field in _named(model, step)]

@@ -18,10 +18,8 @@ from gpuyard.spec.job_field import JobField
 from gpuyard.units import check_share
 
 _LARGEST = 2e10  # seconds since the epoch; pydantic would take more for milliseconds
-LAST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
-"""The latest time that is accepted."""
-ONE_WORD = r"^[^\s/\x00]*$"
-"""A text that can be part of a URL path."""
+LAST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()  # the latest time that is accepted
+ONE_WORD = r"^[^\s/\x00]*$"  # A text that can be part of a URL path
 
 
 def _text(value: Any) -> str:
@@ -77,7 +75,6 @@ def _told_plainly(value: Any) -> Any:
 
 
 def _since(value: Any) -> Any:
-    """In a query, numbers are texts too."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -92,7 +89,6 @@ def _timestamp(value: datetime) -> float:
 
 
 def _instant(value: datetime | None) -> datetime | None:
-    """A time that can be expressed in every zone."""
     if value is not None and not 0 <= _timestamp(value) <= LAST:
         raise ValueError("must be a time between 1970 and 9000")
     return value
@@ -114,7 +110,6 @@ def _share(value: float | None) -> float | None:
 
 
 def declared(name: str, **more: Any) -> Any:
-    """The description and the limits of a job's field."""
     field = FIELD[name]
     limits = {"ge": field.least, "gt": field.above, "le": field.most, "max_length": field.longest or field.most_items}
     given = {limit: value for limit, value in limits.items() if value is not None}
@@ -183,7 +178,6 @@ _PLAIN = {
 
 
 def request_type(field: JobField) -> Any:
-    """The type of a field in a request for a job, with its limits and its description."""
     if field.kind is kinds.SHARE:
         return GpuShare
     if field.kind is kinds.INDICES:

@@ -78,8 +78,7 @@ KEY_HEADER = "Idempotency-Key"
 REPLAYED_HEADER = "Idempotent-Replayed"
 _KEY = re.compile(r"[!-~]{1,255}")
 
-Command = Callable[[], dict[str, Any]]
-"""Run by the daemon's thread; returns the answer."""
+Command = Callable[[], dict[str, Any]]  # run by the daemon's thread; returns the answer
 
 
 class IdempotentRequests:
@@ -214,7 +213,6 @@ class JobIntake:
         self.once = IdempotentRequests(context)
 
     def owned(self, request: Request, wanted: JobRequest) -> JobRequest:
-        """The request as a job of the caller, with the caller's group and resource limits."""
         permissions, state = self._context.permissions, self._context.daemon.state
         caller = permissions.caller(request)
         permissions.check_priority(caller, wanted.request.priority)

@@ -94,7 +94,6 @@ def details(reason: Reason, times: bool) -> dict[str, Any]:
 
 
 def expected_at(reason: Reason) -> float | None:
-    """When the job is expected to start, if the reason tells."""
     if isinstance(reason, Resources):
         return reason.expected_at
     return reason.at if isinstance(reason, BeginTime) else None
@@ -189,12 +188,10 @@ _UNSAID |= {name: [] for name, value in _UNSAID.items() if value == ()}
 
 
 def stored_fields(work: Mapping[str, Any]) -> dict[str, Any]:
-    """What a job asks for, of the fields that are told as its work has them."""
     return {**_UNSAID, **{name: value for name, value in work.items() if name in _UNSAID}}
 
 
 def _sharing(view: JobView, measured: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a job that may share GPUs asked for, what was expected of it, and what it used."""
     work = view.work
     memory, seconds, evidence = work.get("predicted") or (0.0, 0.0, "")
     row = work.get("row")
@@ -218,7 +215,6 @@ def _sharing(view: JobView, measured: Mapping[str, Any] | None) -> dict[str, Any
 
 
 def _old_usage(view: JobView) -> dict[str, float]:
-    """What a job of an older version had of GPUs, of which nothing was written down."""
     if view.ended is None or view.started is None or set(view.measured) - {"admission"}:
         return {}
     return {"gpu_seconds": max(0.0, view.ended - view.started) * len(view.gpus)}
@@ -292,7 +288,6 @@ _RECALLED = {"cancelled": "cancelled", "timeout": "out of time", "oom": "uses mo
 
 
 def times_are_known(views: Iterable[JobView]) -> bool:
-    """Whether all running jobs have an estimate, their own or by similar jobs."""
     return all(_is_estimated(view.work) for view in views if view.state == "running")
 
 

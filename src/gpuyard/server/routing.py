@@ -26,23 +26,20 @@ Headers = Mapping[str, Mapping[str, Any]]
 Links = Mapping[str, Mapping[str, str]]
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
 
-NO_JOB = (404, 422)
-"""Refusals of a route of one job: there is none with that id, or the id makes no sense."""
+NO_JOB = (404, 422)  # refusals of a route of one job: there is none with that id, or the id makes no sense
 NOT_CHANGED = (*NO_JOB, 409, 503)
 """Refusals of a change of one job: also, its state does not allow it, or the store cannot be written."""
 TEXT: Mapping[str, Any] = {"type": "string"}
 PAGED: Headers = {"Link": {"description": "Where the next page is, with rel=next.", "schema": TEXT}}
 LOCATION: Headers = {"Location": {"description": "Where it is.", "required": True, "schema": TEXT}}
-AT, LATER = "2026-11-16T09:30:00.000+01:00", "2026-11-16T11:00:00.000+01:00"
-"""Times in examples."""
+AT, LATER = "2026-11-16T09:30:00.000+01:00", "2026-11-16T11:00:00.000+01:00"  # times in examples
 _DECLARATION = "declaration"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     what: str
-    kind: Any = None
-    """The type of its body, or a tuple of types; None: no body."""
+    kind: Any = None  # the type of its body, or a tuple of types; None: no body
     example: Any = None
     headers: Headers = field(default_factory=dict)
     also: Mapping[str, str] = field(default_factory=dict)
@@ -55,11 +52,8 @@ Answers = Mapping[int, Answer]
 
 
 class Restriction(NamedTuple):
-    """Who may use a route."""
-
     permission: Permission
-    action: str = ""
-    """What the route does, for a refusal; `{job}` is the job's id."""
+    action: str = ""  # what the route does, for a refusal; `{job}` is the job's id
 
 
 ANYBODY = Restriction(Permission.EVERYBODY)
@@ -88,26 +82,17 @@ def links_to(operations: tuple[str, ...], place: str, parameter: str = "job") ->
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Declares the method that it decorates as the handler of a request."""
-
-    request: str
-    """Method and path, as in `GET /jobs/{job}`."""
-    id: str = ""
-    """The operation's id; empty: the route is not in the OpenAPI document."""
+    request: str  # method and path, as in `GET /jobs/{job}`
+    id: str = ""  # the operation's id; empty: the route is not in the OpenAPI document
     summary: str = ""
     tag: str = ""
     answers: Answers = field(default_factory=dict)
-    refusals: tuple[int, ...] = ()
-    """Statuses of its own refusals; those of the middleware are added."""
-    examples: Mapping[str, Any] = field(default_factory=dict)
-    """Examples of its request body."""
+    refusals: tuple[int, ...] = ()  # statuses of its own refusals; those of the middleware are added
+    examples: Mapping[str, Any] = field(default_factory=dict)  # examples of its request body
     may: Restriction = ANYBODY
-    model: type[BaseModel] | None = None
-    """The type of the request body, where the handler reads the body itself."""
-    once: bool = False
-    """Whether a request may have an idempotency key."""
-    public: bool = False
-    """Whether it needs no authentication."""
+    model: type[BaseModel] | None = None  # the type of the request body, where the handler reads the body itself
+    once: bool = False  # whether a request may have an idempotency key
+    public: bool = False  # whether it needs no authentication
     root: str = API
 
     def __call__(self, handler: Handler) -> Handler:
@@ -134,7 +119,6 @@ def declaration_of(endpoint: Any) -> Route | None:
 
 
 def add_routes(app: FastAPI, handlers: object, guard: Guard) -> None:
-    """Register the declared methods of an object, in their order."""
     for name, function in vars(type(handlers)).items():
         if (declared := declaration_of(function)) is None:
             continue

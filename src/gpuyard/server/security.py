@@ -23,7 +23,6 @@ def prepare_data_dir(data_dir: Path, shared: bool) -> None:
 
 
 def check_root_only(folder: Path, what: str) -> None:
-    """Refuse a directory in which another user than root could replace files."""
     place = folder.resolve()
     for path in (place, *place.parents, *folder.parents):
         found = path.stat()
@@ -55,7 +54,6 @@ def check_certificate(settings: Settings) -> None:
 
 
 def read_certificate(cert: str, key: str = "") -> Certificate:
-    """The validity of a certificate, checked against its key."""
     for path, what in ((cert, "certificate"), (key, "key")):
         if path:
             _check_readable(path, what)

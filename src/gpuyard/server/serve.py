@@ -198,7 +198,6 @@ def _background_threads(daemon: Yard, server: Server) -> list[BackgroundThread]:
 
 
 def _listeners(server: Server, listener: socket.socket) -> list[tuple[uvicorn.Server, socket.socket]]:
-    """The servers on the Unix socket, and on TCP if that is set, where the web page is, too."""
     settings, app = server.settings, make_app(server)
     PeerProtocol.proxied = bool(settings.allowed_hosts)
     PeerProtocol.is_page = server.page.is_page

@@ -35,8 +35,6 @@ _ID = 48  # bytes of the two ends, as the kernel writes them
 
 
 class RemoteSocket(NamedTuple):
-    """The socket at the other end of a TCP connection within this machine."""
-
     uid: int
     inode: int
 
@@ -108,7 +106,6 @@ def _link(path: str) -> str:
 
 
 def _query_kernel(family: int, source: tuple[str, int], target: tuple[str, int]) -> RemoteSocket | None:
-    """Find a socket by its two ends (sock_diag)."""
     ends = _ENDS.pack(source[1], target[1])
     for address in (source[0], target[0]):
         ends += socket.inet_pton(family, address).ljust(16, b"\0")
@@ -134,8 +131,6 @@ _HEAD_TIME, _BODY_TIME = 30.0, 300.0  # seconds in which a request's head, and t
 
 
 class Peer(NamedTuple):
-    """The process at the other end of a Unix socket, by the kernel's word."""
-
     pid: int
     uid: int
     gid: int
@@ -144,8 +139,7 @@ class Peer(NamedTuple):
 class AcceptedSocket(socket.socket):
     """An accepted connection whose TLS handshake may not be over; uvicorn does not count it until then."""
 
-    waiting: ClassVar[dict[int, str]] = {}
-    """Networks of clients before the end of their handshake, by file descriptor."""
+    waiting: ClassVar[dict[int, str]] = {}  # networks of clients before the end of their handshake, by file descriptor
 
     def close(self) -> None:
         self.waiting.pop(self.fileno(), None)
@@ -153,7 +147,6 @@ class AcceptedSocket(socket.socket):
 
     @classmethod
     def is_too_much(cls, whose: str) -> bool:
-        """Whether one network, or all together, have too many unfinished handshakes."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return len(cls.waiting) > most // 4 or sum(one == whose for one in cls.waiting.values()) > most // 8
 
@@ -178,8 +171,7 @@ class PeerProtocol(HttpToolsProtocol):
     Each takes a file descriptor, and without any left the daemon could not even look after jobs.
     """
 
-    proxied: ClassVar[bool] = False
-    """Whether a proxy of this machine sends the requests of all clients."""
+    proxied: ClassVar[bool] = False  # whether a proxy of this machine sends the requests of all clients
     is_page: ClassVar[Callable[[int], bool]] = staticmethod(lambda pid: False)
     """Whether a process is the page's, which sends the requests of all viewers."""
     _open: ClassVar[Counter[int | str]] = Counter()
@@ -187,10 +179,8 @@ class PeerProtocol(HttpToolsProtocol):
     _whose: int | str | None = None
     _most = _MOST_EACH
     _timer: asyncio.TimerHandle | None = None
-    _websocket: Any = None
-    """The protocol that the connection was handed over to."""
-    _head: int | None = None
-    """Bytes of the request's head so far; None when it is complete."""
+    _websocket: Any = None  # the protocol that the connection was handed over to
+    _head: int | None = None  # bytes of the request's head so far; None when it is complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         connection = transport.get_extra_info("socket")
@@ -326,7 +316,6 @@ def listen(path: Path, mode: int) -> socket.socket:
 
 @contextmanager
 def _passable(mode: int) -> Iterator[None]:
-    """Make directories that other users may pass, where other users may connect."""
     former = os.umask(0o022 if mode & 0o007 else 0o077)
     try:
         yield

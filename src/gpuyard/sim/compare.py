@@ -79,14 +79,11 @@ class Window:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     cluster: Cluster
-    summaries: list[Summary]
-    """The best mean completion time first."""
-    failures: dict[str, str]
-    """Policies that could not be simulated to the end, and why."""
+    summaries: list[Summary]  # the best mean completion time first
+    failures: dict[str, str]  # policies that could not be simulated to the end, and why
     seeds: int = 1
     windows: tuple[Window, ...] = (Window(),)
-    shown: int = 0
-    """The window that curves over time are of: the one with the most work."""
+    shown: int = 0  # the window that curves over time are of: the one with the most work
 
     @property
     def rows(self) -> list[dict[str, Any]]:

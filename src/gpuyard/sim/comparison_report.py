@@ -64,7 +64,6 @@ class Drawn:
 
 
 def draw(comparison: Comparison) -> dict[str, Drawn]:
-    """Every figure of a comparison, by name, in the order of the page."""
     summaries = comparison.summaries
     if not summaries:
         return {}
@@ -134,7 +133,6 @@ def write_report(
     figures: Mapping[str, Drawn] | None = None,
     when: datetime | None = None,
 ) -> Path:
-    """Write the comparison as one HTML file with its plots inside."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     meanings = html.legend(_present(comparison.rows))
@@ -175,7 +173,6 @@ def _with_interval(row: dict[str, Any], key: str) -> str:
 
 
 def _lead_over_second(timed: Sequence[dict[str, Any]]) -> str:
-    """Whether the best is significantly better than the second, where there are several runs."""
     if len(timed) < 2 or "jct_mean_diff_ci" not in timed[1]:
         return ""
     low, _ = timed[1]["jct_mean_diff_ci"]
@@ -245,7 +242,6 @@ def _figures(comparison: Comparison, figures: Mapping[str, Drawn]) -> Iterator[s
 
 
 def _users_table(summaries: Sequence[Summary]) -> str:
-    """The users with the most GPU time, under the best policy and under the baseline."""
     best, other = summaries[0], _baseline(summaries)
     shown = [best] if other is None else [best, other]
     groups = best.groups

@@ -17,8 +17,7 @@ from gpuyard.figures.style import INK, clipped, legend_beside, new_figure, style
 from gpuyard.sim.result import Bars, Result, Segments, first_submit, shown_bars, stack_bars
 
 MAX_ROWS = 128
-MAX_LABELLED = 4_000
-"""Segments up to which bars have outlines and job ids."""
+MAX_LABELLED = 4_000  # segments up to which bars have outlines and job ids
 MAX_SEGMENTS = 20_000
 _MANY_JOBS = 24
 _NAMED_USERS = 9
@@ -137,7 +136,6 @@ def _ink(background: str) -> str:
 
 
 def _colours(result: Result, segments: Segments) -> tuple[dict[int, str], list[Patch]]:
-    """Colour of each job, and a legend where the colours stand for users."""
     users = result.trace.users
     jobs = np.unique(segments.job)
     if len(jobs) <= _MANY_JOBS or len({users[j] for j in jobs} - {""}) < 2:
@@ -157,7 +155,6 @@ def _colours(result: Result, segments: Segments) -> tuple[dict[int, str], list[P
 
 
 def _kind_colours(segments: Segments, kinds: Sequence[str]) -> tuple[dict[int, str], list[Patch]]:
-    """Colour of each job by its kind, and a legend in the order of appearance."""
     colour_of = {kind: _CYCLE[n % len(_CYCLE)] for n, kind in enumerate(dict.fromkeys(kinds))}
     legend = [Patch(color=colour, label=clipped(kind, 24)) for kind, colour in colour_of.items()]
     return {int(job): colour_of[kinds[job]] for job in np.unique(segments.job)}, legend

@@ -21,8 +21,7 @@ from gpuyard.core.policy import PLACEMENTS, check_placement
 from gpuyard.errors import UserError
 from gpuyard.sim.trace import Trace
 
-MOST = 10.0
-"""Times the cluster's GPUs that jobs may want: what comes long after it is full changes nothing."""
+MOST = 10.0  # times the cluster's GPUs that jobs may want: what comes long after it is full changes nothing
 
 Progress = Callable[[int, int], None]
 Curve = list[tuple[float, float, float]]
@@ -99,8 +98,6 @@ def _shuffled(cluster: Cluster, order: Ints) -> Cluster:
 
 
 class _Filling:
-    """A cluster that is being filled. Scores of nodes are kept for each kind of job, and updated where nodes change."""
-
     def __init__(self, trace: Trace, cluster: Cluster, placement: str, seed: int) -> None:
         self.demand = _demand(trace, cluster)
         self.tasks = _tasks(self.demand, cluster.memory)
@@ -114,8 +111,7 @@ class _Filling:
         self.scores = np.full((int(self.kind.max(initial=0)) + 1, len(cluster.nodes)), np.inf)
         self.seen = np.full(len(self.scores), -1)
         self.changed: list[int] = []
-        self.had = np.zeros(3)
-        """GPUs, CPUs and host memory that were given away."""
+        self.had = np.zeros(3)  # GPUs, CPUs and host memory that were given away
 
     def take(self, row: int, number: int) -> bool:
         if self.site.code == RANDOM:

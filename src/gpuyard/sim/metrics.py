@@ -10,8 +10,7 @@ import numpy as np
 from gpuyard.sim.result import Result
 from gpuyard.sim.trace import Floats
 
-SHORT = 10.0
-"""Run times below this count as this long in the bounded slowdown, so that trifles do not dominate it."""
+SHORT = 10.0  # run times below this count as this long in the bounded slowdown, so that trifles do not dominate it
 
 DEFINITIONS = {
     "jobs": "jobs in the trace, after its own cleaning",

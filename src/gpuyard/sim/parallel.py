@@ -40,10 +40,8 @@ class Task:
     cluster: Cluster
     options: Options
     since: float = -np.inf
-    until: float = np.inf
-    """Only jobs submitted from `since` on and before `until`."""
-    load: float = 1.0
-    """How many times faster jobs arrive than in the trace."""
+    until: float = np.inf  # only jobs submitted from `since` on and before `until`
+    load: float = 1.0  # how many times faster jobs arrive than in the trace
 
     def trace(self, whole: Trace) -> Trace:
         part = whole
@@ -154,8 +152,6 @@ def _run_here(trace: Trace, tasks: Sequence[Task], keep: Keep[T], progress: Watc
 
 
 class _Shown:
-    """Takes the place of the shared array in a single process."""
-
     def __init__(self, before: int, count: int, progress: Watch | None) -> None:
         self.before, self.count, self.progress = before, count, progress
 

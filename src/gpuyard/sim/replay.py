@@ -24,8 +24,7 @@ from gpuyard.errors import Bug, UserError
 from gpuyard.sim.result import Placements, Result, Segments
 from gpuyard.sim.trace import Floats, Trace
 
-Progress = Callable[[int, int], None]
-"""Called now and then with the number of jobs done, and of all jobs."""
+Progress = Callable[[int, int], None]  # called now and then with the number of jobs done, and of all jobs
 
 
 def replay(
@@ -120,8 +119,7 @@ class _Clock:
         self.ends: list[tuple[float, int, int]] = []
         """(time, row, attempt) of every expected end; those of stopped attempts are left in and passed over."""
         self.wake_at = np.inf
-        self.eventful = False
-        """Whether anything happened at this instant that a plan could answer."""
+        self.eventful = False  # whether anything happened at this instant that a plan could answer
         n = len(trace)
         self.first_start = [np.nan] * n
         self.end = [np.nan] * n
@@ -134,7 +132,6 @@ class _Clock:
     # -- the loop ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Jump from event to event until every job is done or rejected."""
         step = self._one_event if self.planner.stepwise else self._one_instant
         report = max(1, len(self.trace) // 200)
         while (now := step()) is not None:

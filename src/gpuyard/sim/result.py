@@ -17,10 +17,8 @@ from gpuyard.sim.trace import Flags, Floats, Ints, Trace
 class Segments:
     """Every stretch of time that a job held a GPU: one entry per job, GPU and slice."""
 
-    job: Ints
-    """Position in the result's trace."""
-    gpu: Ints
-    """GPU number over the whole cluster; `Cluster.label` writes it as node:index."""
+    job: Ints  # position in the result's trace
+    gpu: Ints  # GPU number over the whole cluster; `Cluster.label` writes it as node:index
     start: Floats
     end: Floats
 
@@ -42,10 +40,8 @@ class Placements(Sequence[tuple[int, ...]]):
     """The GPUs of each job, as tuples; kept in two arrays, since there may be millions of them."""
 
     def __init__(self, gpus: Ints, ends: Ints) -> None:
-        self.gpus = gpus
-        """Those of one job after another."""
-        self.ends = ends
-        """Where each job's end."""
+        self.gpus = gpus  # those of one job after another
+        self.ends = ends  # where each job's end
 
     @classmethod
     def of(cls, tuples: Sequence[tuple[int, ...]]) -> Placements:
@@ -88,16 +84,12 @@ class Result:
 
     trace: Trace
     cluster: Cluster
-    policy: str
-    """In full, as text: `sjf@easy@first`."""
-    start: Floats
-    """First start; NaN for a rejected job."""
+    policy: str  # in full, as text: `sjf@easy@first`
+    start: Floats  # first start; NaN for a rejected job
     end: Floats
     preemptions: Ints
-    placements: Placements
-    """GPUs of the last attempt; empty for a rejected job."""
-    rejected: dict[int, str]
-    """Position in the trace: why the job can never run here."""
+    placements: Placements  # GPUs of the last attempt; empty for a rejected job
+    rejected: dict[int, str]  # position in the trace: why the job can never run here
     segments: Segments
     settings: dict[str, Any] = field(default_factory=dict)
     """What else decided the schedule: estimate, quantum, restart cost, round, seed."""
@@ -136,12 +128,9 @@ class Bars:
 class ShownBars:
     segments: Segments
     since: float
-    until: float
-    """The window of time, since the first submit."""
-    gpus: int
-    """Only the first so many."""
-    last: float
-    """When the last job ends, since the first submit."""
+    until: float  # the window of time, since the first submit
+    gpus: int  # only the first so many
+    last: float  # when the last job ends, since the first submit
 
 
 def first_submit(result: Result) -> float:
@@ -229,7 +218,6 @@ def _pick(segments: Segments, keep: Flags) -> Segments:
 
 
 def _busiest(start: Floats, end: Floats, last: float, most: int) -> tuple[float, float]:
-    """The window with the most GPU time, as wide as the limit on segments allows."""
     width = last * most / len(start)
     starts, ends = np.sort(start), np.sort(end)
     while True:

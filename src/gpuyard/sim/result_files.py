@@ -18,7 +18,6 @@ from gpuyard.units import format_duration
 
 
 def write_result(result: Result, metrics: dict[str, Any], directory: Path) -> None:
-    """A schedule's tables and metrics, and every plot of it as PNG and SVG."""
     from gpuyard.sim import schedule_plots
     from gpuyard.sim.summary import summarise
 

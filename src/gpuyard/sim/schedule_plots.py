@@ -74,21 +74,16 @@ SOME_BINS = 240
 MAX_BARS = 60
 MAX_DOTS = 60
 _CROWDED = 8
-_EMPHASISED = 6
-"""Lines in colour, where there are more than can be told apart; the others are grey."""
+_EMPHASISED = 6  # lines in colour, where there are more than can be told apart; the others are grey
 _PANELS = 6
 _SHARED = "_"
 _GREY = "#b9bec5"
-_WIDE_PANEL = 500.0
-"""Points from left to right of a panel by itself, beside the names of policies."""
+_WIDE_PANEL = 500.0  # points from left to right of a panel by itself, beside the names of policies
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The look of one policy, the same in every figure."""
-
-    label: str
-    """Empty: not named on its own; `_SHARED`: under the name of another with the same schedule."""
+    label: str  # empty: not named on its own; `_SHARED`: under the name of another with the same schedule
     options: dict[str, Any]
 
 
@@ -321,7 +316,6 @@ def _cdf_panel(axes: Axes, lines: Sequence[_Line], name: str, spreads: Sequence[
 
 
 def _panel_width(lines: Sequence[_Line]) -> float:
-    """Points from left to right of one of the three panels, beside the legend."""
     legend = 0.75 + 0.065 * max(19, *(len(line.label) for line in lines)) if len(lines) > 1 else 0.0
     return ((12.5 if len(lines) > 1 else 11.0) - 0.7 - legend) / 3 * 72
 

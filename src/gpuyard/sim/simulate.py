@@ -50,8 +50,7 @@ def estimates(trace: Trace, kind: str | None = None, seed: int = 0) -> Floats:
     return trace.run * np.random.default_rng(seed).lognormal(0.0, sigma, len(trace))
 
 
-NODE = 8
-"""Jobs of at most this many GPUs count as jobs of one machine, whatever the simulated nodes are."""
+NODE = 8  # jobs of at most this many GPUs count as jobs of one machine, whatever the simulated nodes are
 
 RestartCost = float | tuple[float, float, float]
 """Seconds for every job; or for jobs of one GPU, of at most a machine (`NODE`), and of more."""
@@ -84,10 +83,8 @@ ENGINES = {
     "kernel": "the compiled driver; what it cannot do, replay does",
     "replay": "the readable driver, event by event",
 }
-MANY = 2_000
-"""Number of jobs from which the kernel is faster than replay even with the time to load it."""
-VERY_MANY = 20_000
-"""Number of jobs from which it is faster even if it must be compiled first."""
+MANY = 2_000  # number of jobs from which the kernel is faster than replay even with the time to load it
+VERY_MANY = 20_000  # number of jobs from which it is faster even if it must be compiled first
 
 
 def check_engine(name: str) -> str:
@@ -160,14 +157,11 @@ class Options:
     estimate: str | None = None
     quantum: float | None = None
     restart_cost: RestartCost = 0.0
-    round_length: float = 0.0
-    """Plans are made at multiples of this many seconds; 0: whenever something happens."""
+    round_length: float = 0.0  # plans are made at multiples of this many seconds; 0: whenever something happens
     seed: int = 0
     power: Power = field(default_factory=Power)
-    lenient: bool = False
-    """Leave out a discipline that a preemptive policy cannot have, instead of refusing it."""
-    engine: str = "auto"
-    """kernel, replay, or auto: the faster one."""
+    lenient: bool = False  # leave out a discipline that a preemptive policy cannot have, instead of refusing it
+    engine: str = "auto"  # kernel, replay, or auto: the faster one
     pools: Pools | None = None
     """Every pool is a cluster of its own; `simulate` is then given the cluster of all pools (`Pools.cluster`)."""
 

@@ -23,8 +23,7 @@ class Curve:
 
     times: Floats
     values: Floats
-    averaged: bool = False
-    """Whether values are means over equal steps, and not the quantity itself."""
+    averaged: bool = False  # whether values are means over equal steps, and not the quantity itself
 
     @property
     def span(self) -> float:
@@ -39,7 +38,6 @@ class Curve:
         return Curve(edges, np.append(means, means[-1]), averaged=True)
 
     def compact(self) -> Curve:
-        """The same curve, or means of it where it has too many steps to be seen or sent."""
         return self if len(self.times) <= MAX_STEPS else self.means(self.span, MAX_STEPS)
 
     def plain(self) -> dict[str, Any]:
@@ -56,7 +54,6 @@ class Spread:
 
     @classmethod
     def of(cls, sample: Floats) -> Spread:
-        """Of a large sample, points at equal distances and the ends."""
         ordered, shares = np.sort(sample), np.arange(1, len(sample) + 1) / max(len(sample), 1)
         if len(sample) > MAX_POINTS:
             pick = np.linspace(0, len(sample) - 1, MAX_POINTS).round().astype(np.int64)
@@ -122,14 +119,12 @@ def _runs(result: Result) -> Segments:
 
 
 def _rounded(values: Floats) -> list[float]:
-    """Six digits, which is more than any plot shows."""
     return [float(f"{value:.6g}") for value in values.tolist()]
 
 
 CHARTED_JOBS = 400
 CHARTED_SEGMENTS = 4_000
-CHARTED_GPUS = 128
-"""Schedules up to these sizes are kept whole, for a Gantt chart."""
+CHARTED_GPUS = 128  # schedules up to these sizes are kept whole, for a Gantt chart
 EXAMPLES = 3
 BASELINE = "fcfs"
 MAX_GROUPS = 1000
@@ -139,12 +134,10 @@ MAX_GROUPS = 1000
 class Groups:
     """How users were served (or, where a trace names none, the groups of a label): sums over their completed jobs."""
 
-    kind: str
-    """`user`, or the label."""
+    kind: str  # `user`, or the label
     names: list[str]
     jobs: Ints
-    gpu_seconds: Floats
-    """Run time times GPUs, shares counted as such: the same under every policy."""
+    gpu_seconds: Floats  # run time times GPUs, shares counted as such: the same under every policy
     wait: Floats
     slowdown: Floats
 
@@ -195,10 +188,8 @@ class Summary:
     wait: Spread
     slowdown: Spread
     groups: Groups
-    rejected: list[tuple[str, str]]
-    """The first few rejected jobs, each with the reason."""
-    chart: Result | None = None
-    """The whole schedule, where it is small enough to be drawn."""
+    rejected: list[tuple[str, str]]  # the first few rejected jobs, each with the reason
+    chart: Result | None = None  # the whole schedule, where it is small enough to be drawn
 
     def plain(self) -> dict[str, Any]:
         curves = {name: getattr(self, name).plain() for name in ("utilisation", "queue", "jct", "wait", "slowdown")}

@@ -26,10 +26,8 @@ Value = float | str
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    name: str
-    """`load`, `gpus`, `nodes`, an option of the simulation, or a policy's setting: `power`, or `las.queues`."""
-    texts: tuple[str, ...]
-    """The values as they were written."""
+    name: str  # `load`, `gpus`, `nodes`, an option of the simulation, or a policy's setting: `power`, or `las.queues`
+    texts: tuple[str, ...]  # the values as they were written
 
     @property
     def values(self) -> tuple[Value, ...]:
@@ -44,10 +42,8 @@ class Axis:
 class Sweep:
     axis: Axis
     policies: list[str]
-    rows: list[dict[str, Any]]
-    """In the order of the values, then of the policies; `value` is the axis' value."""
-    failures: list[tuple[Value, str, str]]
-    """Value, policy, and why it could not be simulated."""
+    rows: list[dict[str, Any]]  # in the order of the values, then of the policies; `value` is the axis' value
+    failures: list[tuple[Value, str, str]]  # value, policy, and why it could not be simulated
 
 
 def parse_axis(text: str) -> Axis:

@@ -25,40 +25,27 @@ class Trace:
 
     ids: list[str]
     submit: Floats
-    run: Floats
-    """True run time: > 0, known to the driver only."""
+    run: Floats  # true run time: > 0, known to the driver only
     gpus: Ints
-    requested: Floats
-    """What the user asked for; NaN where the trace does not say."""
-    priority: Floats
-    """Higher runs first."""
-    users: list[str]
-    """Empty string: the trace does not say."""
+    requested: Floats  # what the user asked for; NaN where the trace does not say
+    priority: Floats  # higher runs first
+    users: list[str]  # empty string: the trace does not say
     weight: Floats
     tickets: Floats
-    memory: Floats
-    """Bytes wanted on each GPU; 0: not said."""
-    compute: Floats
-    """Percent of each GPU wanted; 100: all of it; 0: not said (a share by memory alone)."""
-    deadline: Floats
-    """Absolute time; +inf: none."""
+    memory: Floats  # bytes wanted on each GPU; 0: not said
+    compute: Floats  # percent of each GPU wanted; 100: all of it; 0: not said (a share by memory alone)
+    deadline: Floats  # absolute time; +inf: none
     preemptible: Flags
-    cpus: Floats
-    """CPU cores wanted in all; 0: not said."""
-    host_memory: Floats
-    """Bytes of the machine's own memory wanted in all; 0: not said."""
-    gpu_types: list[str]
-    """Suitable GPU models, with | between them; empty string: any."""
+    cpus: Floats  # CPU cores wanted in all; 0: not said
+    host_memory: Floats  # bytes of the machine's own memory wanted in all; 0: not said
+    gpu_types: list[str]  # suitable GPU models, with | between them; empty string: any
     labels: dict[str, list[str]] = field(default_factory=dict)
     """What else the file says of each job, to select by: {column: one text per job}."""
     source: str = "memory"
     format: str = "gpuyard"
-    dropped: dict[str, int] = field(default_factory=dict)
-    """Jobs left out by the format's own cleaning: {reason: count}."""
-    in_order: bool = False
-    """Whether jobs are known to be in the order of arrival."""
-    capacity: int | None = None
-    """GPUs (processors) of the machine the trace was taken on, where the file says so."""
+    dropped: dict[str, int] = field(default_factory=dict)  # jobs left out by the format's own cleaning: {reason: count}
+    in_order: bool = False  # whether jobs are known to be in the order of arrival
+    capacity: int | None = None  # GPUs (processors) of the machine the trace was taken on, where the file says so
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -70,7 +70,6 @@ def write_plots(trace: Trace, directory: Path, capacity: int | None = None) -> l
 
 
 def arrivals(trace: Trace) -> Figure:
-    """Jobs submitted, in equal steps of time."""
     first, last = float(trace.submit.min()), float(trace.submit.max())
     with styled():
         figure, axes = _figure(trace, "Jobs submitted")
@@ -142,7 +141,6 @@ def run_times(trace: Trace) -> Figure:
 
 
 def gpu_sizes(trace: Trace) -> Figure:
-    """How many jobs ask for how many GPUs, beside the GPU time that they take."""
     labels, counts, hours = _by_size(trace)
     places = np.arange(len(labels))
     with styled():
@@ -194,7 +192,6 @@ def _positions(times: Floats, first: float, last: float) -> Floats:
 
 
 def _wanted(trace: Trace, edges: Floats) -> Floats:
-    """Mean GPUs in each step, from the cumulated GPU time at each edge."""
     size = demand(trace)
     total = np.zeros(len(edges))
     for moment, sign in ((trace.submit, 1.0), (trace.submit + trace.run, -1.0)):
@@ -208,7 +205,6 @@ def _wanted(trace: Trace, edges: Floats) -> Floats:
 
 
 def _by_size(trace: Trace) -> tuple[list[str], Floats, Floats]:
-    """Sizes, or powers of two where there are many, with jobs and GPU time of each."""
     sizes = trace.gpus
     if len(np.unique(sizes)) > _MOST_SIZES:
         sizes = np.where(sizes > 0, 2 ** np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64), 0)
@@ -252,8 +248,7 @@ _AXIS_NAMES = {
 _TITLE_NAMES = {"gpus": "GPUs", "restart-cost": "restart cost"}
 _WIDE_RANGE = 40.0
 _MOST_TICKS = 12
-_PANEL = 400.0
-"""Points from left to right, beside the longest legend."""
+_PANEL = 400.0  # points from left to right, beside the longest legend
 
 
 def trend(found: Sweep, metric: str) -> Figure:
@@ -349,7 +344,6 @@ def write_filling(facts: dict[str, Any], directory: Path) -> None:
 
 
 def filling(facts: dict[str, Any]) -> Figure:
-    """Allocated and fragmented GPUs as jobs arrive."""
     demand, allocation, fragmentation = zip(*facts["curve"], strict=True)
     top = max(100.0, demand[-1])
     with styled():

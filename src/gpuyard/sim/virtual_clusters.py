@@ -24,8 +24,6 @@ Positions = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Clusters by name, and the label of a job that names its own."""
-
     clusters: tuple[tuple[str, Cluster], ...]
     label: str = DEFAULT_LABEL
 

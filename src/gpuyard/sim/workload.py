@@ -41,8 +41,7 @@ class Limit(NamedTuple):
     low: float
     high: float
     words: str
-    above: bool = False
-    """`low` itself is not allowed."""
+    above: bool = False  # `low` itself is not allowed
     whole: bool = False
 
 

@@ -132,7 +132,6 @@ def read_commands(path: str, header: str = "auto") -> list[Row]:
 
 
 def _split(path: str, lines: list[Line], header: str) -> tuple[Sequence[int], list[Line]]:
-    """Where each column stands in a line, and the lines that are rows."""
     if header.lower() == "none":
         return range(len(COLUMNS)), lines
     if header.lower() != "auto":
@@ -266,13 +265,11 @@ class Filling:
 
 
 def combinations(grid: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
-    """All combinations of values, those of the last name changing first."""
     for values in itertools.product(*grid.values()):
         yield dict(zip(grid, values, strict=True))
 
 
 def together(lists: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
-    """The first value of each, the second of each, and so on."""
     for values in zip(*lists.values(), strict=True):
         yield dict(zip(lists, values, strict=True))
 
@@ -289,7 +286,6 @@ class Choice(NamedTuple):
 
 
 def read_parameters(path: str) -> list[Choice]:
-    """The rows of a CSV file whose first line names the columns."""
     lines = read_lines(path)
     if len(lines) < 2:
         raise UserError(f"{path} needs a line with the names of its columns, and a line of values for each job")

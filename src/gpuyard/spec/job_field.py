@@ -10,16 +10,12 @@ from gpuyard.units import parse_signal
 
 
 class FormGroup(NamedTuple):
-    """Fields that belong together on the page's form."""
-
     title: str
     inside: str
     """What is in there, while it is folded."""
 
 
 class Option(NamedTuple):
-    """An option of the command line."""
-
     flags: tuple[str, ...]
     help: str
     metavar: str | None = None
@@ -30,8 +26,6 @@ class Option(NamedTuple):
 
 
 class FormEntry(NamedTuple):
-    """A field on the page's form for a new job."""
-
     group: FormGroup
     place: int
     """Orders the fields of a group."""
@@ -51,8 +45,6 @@ class FormEntry(NamedTuple):
 
 
 class DialogEntry(NamedTuple):
-    """A field in the page's dialog that edits a job."""
-
     place: int
     label: str
     hint: str
@@ -69,8 +61,6 @@ class ShowLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobField:
-    """A field of a job."""
-
     name: str
     """As the API calls it."""
     kind: Kind
@@ -132,7 +122,6 @@ class JobField:
 
     @property
     def key(self) -> str:
-        """What files call it."""
         return self.keys[0] if self.keys else self.flag.removeprefix("--")
 
     @property
@@ -148,17 +137,14 @@ class JobField:
 
     @property
     def null_if_empty(self) -> bool:
-        """Whether a job's JSON has null in place of an empty value."""
         return self.null or self.kind.json == "string"
 
     @property
     def form_name(self) -> str:
-        """What the page's form calls it."""
         return (self.form.name if self.form else "") or self.name
 
     @property
     def blank(self) -> Any:
-        """What JSON has to take it back."""
         return self.default if self.taken_back == "none" else self.kind.parse(self.taken_back, Moment(0.0))
 
     def read(self, text: str, moment: Moment) -> dict[str, Any]:

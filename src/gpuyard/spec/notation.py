@@ -156,7 +156,6 @@ def _whole(name: str) -> str:
 
 
 def describe_gate(gate: Mapping[str, Any] | None) -> str:
-    """The result of a trained policy against the best heuristic."""
     if gate is None:
         return "nobody has evaluated it"
     found = "its gate is passed" if gate["passed"] else "its gate is not passed"
@@ -169,7 +168,6 @@ def describe_gate(gate: Mapping[str, Any] | None) -> str:
 
 
 def describe_learned(learned: Mapping[str, Any]) -> str:
-    """The trained policy in force, as a line."""
     base, fallbacks = learned["base"], {kind: n for kind, n in learned["fallbacks"].items() if n}
     plans = f"{learned['plans']:,} plan{'s' * (learned['plans'] != 1)}"
     if fallbacks:

@@ -14,7 +14,6 @@ _HEAD = "| field (API) | option | key in files | `#SBATCH` | value | default | m
 
 
 def table() -> str:
-    """A line for each field, in Markdown."""
     rows = [" | ".join(_cells(field)).replace("  ", " ") for field in FIELDS]
     return "\n".join([_HEAD, "|---" * (_HEAD.count("|") - 1) + "|", *(f"| {row} |" for row in rows)])
 
@@ -50,7 +49,6 @@ def _value(field: JobField) -> str:
 
 
 def updated(text: str) -> str:
-    """A page with the table as it is now."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
 

@@ -109,5 +109,4 @@ DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Work)}
 
 
 def with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists of JSON as tuples, for frozen classes."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}

@@ -38,8 +38,7 @@ from gpuyard.figures.style import (
     styled,
 )
 
-WINDOW = 25
-"""Updates of a running mean."""
+WINDOW = 25  # updates of a running mean
 MOST_PANELS = 6
 BOOTSTRAP = 2000
 _SHARES = LinearSegmentedColormap.from_list("shares", ["#c8553d", "#f3d9d2", "#fbfbfb", "#cfe0ee", "#2f6da3"])
@@ -49,7 +48,6 @@ Watch = Callable[[int, int, str], None]
 def draw_all(
     agents: Mapping[str, Agent], tables: Sequence[Table], across: bool = True, watch: Watch | None = None
 ) -> dict[str, Figure]:
-    """Every figure that the files suffice for."""
     if not agents and not tables:
         raise UserError("there is nothing to draw; name files of gpuyard adapt learn, or recordings")
     figures: dict[str, Figure] = {}
@@ -100,7 +98,6 @@ def objective(agents: Mapping[str, Agent]) -> Figure:
 
 
 def exploration(agents: Mapping[str, Agent]) -> Figure:
-    """The temperature over updates, and the entropy of the choices."""
     with styled():
         figure = new_figure(9, 4.6)
         upper, lower = figure.subplots(2, 1, sharex=True)

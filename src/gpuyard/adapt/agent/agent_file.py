@@ -172,7 +172,6 @@ def _read(facts: dict[str, Any]) -> Agent:
 
 
 def rounded(agent: Agent) -> Agent:
-    """The decider as it is after being written and read."""
     return _read(agent.facts())
 
 

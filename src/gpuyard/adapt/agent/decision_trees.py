@@ -35,7 +35,6 @@ class Table:
 
     @cached_property
     def values(self) -> Floats:
-        """The mean accuracy of each sequence over seeds."""
         return np.asarray(self.accuracy.mean(axis=0), dtype=float)
 
     @cached_property
@@ -47,7 +46,6 @@ class Table:
 
     @cached_property
     def noise(self) -> float:
-        """Standard deviation of an accuracy between seeds, pooled over the sequences."""
         if len(self.seeds) < 2:
             return UNKNOWN
         return float(np.sqrt(self.accuracy.var(axis=0, ddof=1).mean()))
@@ -65,7 +63,6 @@ class Table:
         return int(np.argmax(self.values))
 
     def idle(self, prefix: Actions) -> Actions:
-        """The sequence that does nothing after these actions."""
         while prefix in self.situations:
             prefix = (*prefix, self.situations[prefix][0].nothing)
         return prefix
@@ -81,8 +78,6 @@ class Table:
 
 @dataclass(frozen=True)
 class Reading:
-    """Tables that were read, and notes about the files."""
-
     tables: tuple[Table, ...]
     notes: tuple[str, ...]
 

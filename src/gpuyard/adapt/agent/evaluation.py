@@ -78,7 +78,6 @@ class Evaluation:
 
     @property
     def mean_gap_share(self) -> float:
-        """The mean of the environments' shares, of those with a gap."""
         shares = [s.gap_share for s in self.standings if not math.isnan(s.gap_share)]
         return float(np.mean(shares)) if shares else math.nan
 
@@ -171,7 +170,6 @@ def chosen(make: Make, table: Table, seed: int | None = None) -> tuple[Actions |
 def _spread(
     decider: Decider, table: Table, seen: Callable[[Actions], Situation], prefix: Actions, chance: float, into: Floats
 ) -> None:
-    """Add up the probability of each sequence under a random decider."""
     if prefix not in table.situations:
         into[table.place[prefix]] += chance
         return
@@ -188,7 +186,6 @@ def _learned(agent: Agent) -> Make:
 
 
 def _crossfit(table: Table) -> float:
-    """The accuracy of the sequences that were best for all other seeds."""
     if len(table.seeds) < 2:
         return math.nan
     total = table.accuracy.sum(axis=0)
@@ -211,7 +208,6 @@ def _interval(values: Floats) -> Interval:
 
 
 def _whole(standings: Sequence[DeciderResult], bootstrap: int, rng: np.random.Generator) -> Interval:
-    """Interval of the share of all, with environments drawn again."""
     if len(standings) < 2 or bootstrap < 1:
         return standings[0].share_interval if standings else UNSURE
     gains, gaps = np.array([s.gain for s in standings]), np.array([s.gap for s in standings])

@@ -110,7 +110,6 @@ def play(forest: Forest, chances: Floats, weight: Floats) -> tuple[Floats, Float
 
 
 def draw(forest: Forest, chances: Floats, episodes: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Counts of actions in episodes from each root, and the sum of their rewards."""
     counts, sums = np.zeros(chances.shape), np.zeros(chances.shape)
     visits = np.zeros(chances.shape[:2], dtype=np.int64)
     visits[:, forest.levels[0]] = episodes
@@ -187,7 +186,6 @@ def recipe_of(agent: Agent) -> Recipe:
 def climb(
     tables: Sequence[Table], recipe: Recipe, within: Range, network: Network, watch: Watch | None = None
 ) -> tuple[Network, list[Update]]:
-    """The networks that REINFORCE ends with, and the learning curve."""
     forest, rng = build_forest(tables, within), np.random.default_rng(recipe.seed)
     weight = forest.weight * _shares(recipe, len(tables))[:, forest.environment]
     ascent, curve, stays = Ascent(network, recipe.rate, recipe.ridge), list[Update](), _lasting_bonus(tables)
@@ -210,7 +208,6 @@ def climb(
 
 
 def greedy(choose: Callable[[Any], int], table: Table) -> Actions:
-    """The sequence that a decider makes in the mean situations."""
     prefix: Actions = ()
     while prefix in table.typical:
         prefix = (*prefix, choose(table.typical[prefix]))
@@ -252,7 +249,6 @@ def _again(start: Network, recipe: Recipe) -> Network:
 
 
 def _towards_even(reach: Floats, chances: Floats) -> Floats:
-    """Gradient of the entropy by the scores."""
     logs = np.log(np.maximum(chances, 1e-12))
     entropy = -(chances * logs).sum(axis=2, keepdims=True)
     return np.asarray(-reach[..., None] * chances * (logs + entropy))
@@ -291,7 +287,6 @@ class Ascent:
         self.second = [np.zeros_like(part) for part in self.parts]
 
     def step(self, rows: Floats, slope: Floats) -> None:
-        """One update, given the gradient by the score of each row."""
         net, plain = self.network, rows[:, : len(FEATURES)]
         inner = np.tanh(plain @ net.hidden + net.bias[:, None])
         back = slope[..., None] * net.out[:, None] * (1.0 - inner**2)

@@ -65,7 +65,6 @@ def describe(situation: Situation) -> Floats:
 
 
 def expand(rows: Floats) -> Floats:
-    """The features, and the products of some."""
     return np.hstack([rows, rows[:, _PAIRS[_FIRST]] * rows[:, _PAIRS[_SECOND]]])
 
 
@@ -167,7 +166,6 @@ class Network:
 
     @staticmethod
     def random(generator: np.random.Generator, members: int, units: int) -> Network:
-        """Fresh members, which score all rows nearly alike."""
         inputs = len(FEATURES)
         return Network(
             generator.normal(0.0, 1.0 / math.sqrt(inputs), (members, inputs, units)) * 2.0,
@@ -195,8 +193,6 @@ _FRACTION_LEFT = FEATURES.index("fraction_left")
 
 @dataclass(frozen=True)
 class Gains:
-    """Predicts the accuracy that each option adds to doing nothing from now on."""
-
     weights: Floats
     ridge: float
     error: float  # root mean square of what it gets wrong, per budget left, in environments that it was not fitted to
@@ -218,7 +214,6 @@ def nearness(rows: Floats, points: Floats) -> Floats:
 
 
 def _left(rows: Floats) -> float:
-    """The share of the budget that is left, from scored rows."""
     return max(float(rows[0, _FRACTION_LEFT] + 1.0) / 2.0, LEAST_LEFT)
 
 
@@ -272,7 +267,6 @@ def known(tables: Sequence[Table]) -> Range:
 
 
 def best_values(table: Table) -> dict[Actions, float]:
-    """The value of each prefix if the best actions follow."""
     worth = {sequence: float(value) for sequence, value in zip(table.sequences, table.values, strict=True)}
     for prefix in sorted(table.situations, key=len, reverse=True):
         worth[prefix] = max(worth[(*prefix, a)] for a in range(table.situations[prefix][0].nothing + 1))

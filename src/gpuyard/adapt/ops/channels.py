@@ -39,8 +39,6 @@ class _Value:
 
 @dataclass(slots=True)
 class _Reached:
-    """Layers that the channels of a layer reach, each with its numbers per channel."""
-
     survey: Survey
     piece: Piece
     name: str
@@ -154,7 +152,6 @@ def standard_entries(survey: Survey) -> dict[str, Entry | Refused]:
 
 
 def split_entry(name: str, layer: nn.Module, through: list[list[Any]], into: list[list[Any]]) -> Entry:
-    """The log entry of a widened layer, as far as it is known."""
     weight = layer._parameters["weight"]
     assert weight is not None
     return {
@@ -178,7 +175,6 @@ def check_untied(survey: Survey, name: str, layer: nn.Module) -> None:
 
 
 def _words(node: fx.Node) -> str:
-    """What a node does, for messages."""
     if is_call(node, ADDITIONS, frozenset(("add", "add_"))):
         return f"an addition ('{node.name}')"
     if is_call(node, frozenset((torch.cat, torch.concat, torch.stack)), frozenset()):
@@ -189,7 +185,6 @@ def _words(node: fx.Node) -> str:
 
 
 def _flattened(value: _Value, start: int, end: int, reached: str) -> _Value:
-    """All axes from the channels' on become one."""
     if start != 1 or end not in (-1, value.axes - 1) or (value.axis != 1 and value.axes > 2):
         raise Refused(f"{reached}, which puts them on one axis with others")
     return value if value.axes == 2 else replace(value, axis=1, axes=2, flat=True)

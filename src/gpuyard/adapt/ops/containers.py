@@ -29,7 +29,6 @@ class Grown(nn.Module):
         return x
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes of the user's module."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -40,8 +39,6 @@ class Grown(nn.Module):
 
 
 class Residual(nn.Module):
-    """x + body(x), where the body starts as zero."""
-
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
         self.body = body
@@ -100,7 +97,6 @@ def find(model: nn.Module, name: str) -> nn.Module:
 
 
 def canonical(model: nn.Module, path: str) -> str:
-    """The user's name of a module at a path of the grown network."""
     module, parts = model, []
     for part in path.split(".") if path else []:
         if not (isinstance(module, Grown) and part == "origin"):

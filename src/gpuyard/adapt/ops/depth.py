@@ -24,7 +24,6 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def insert(model: nn.Module, entry: Entry) -> nn.Module:
-    """Put what an entry describes behind its anchor, and return it."""
     place = locate(model, entry["anchor"])
     devices = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices)), torch.no_grad():
@@ -39,7 +38,6 @@ def insert(model: nn.Module, entry: Entry) -> nn.Module:
 
 
 def take_out(model: nn.Module, entry: Entry) -> nn.Module:
-    """Remove the last module behind an anchor, and return it."""
     place = locate(model, entry["anchor"])
     if not isinstance(place.module, Grown) or not len(place.module.grown):
         raise UserError(f"nothing grew behind '{entry['anchor']}'")
@@ -51,7 +49,6 @@ def take_out(model: nn.Module, entry: Entry) -> nn.Module:
 
 
 def kin(model: nn.Module, entry: Entry, added: nn.Module) -> Iterator[tuple[nn.Parameter, list[nn.Parameter]]]:
-    """Each new parameter, and similar existing ones, the most similar first."""
     if "layer" not in entry:
         block = find(model, entry["anchor"])
         theirs = dict(block.named_parameters())
@@ -91,7 +88,6 @@ def calibrate(model: nn.Module, added: nn.Module, example: Inputs) -> None:
 
 
 def _reaching(model: nn.Module, norm: nn.Module, example: Inputs) -> Tensor | None:
-    """A norm's input in training, or in evaluation where the network cannot train on such an example."""
     caught: list[Tensor] = []
     handle = norm.register_forward_pre_hook(lambda _, args: caught.append(args[0].detach().clone()))
     try:
@@ -110,7 +106,6 @@ def _reaching(model: nn.Module, norm: nn.Module, example: Inputs) -> Tensor | No
 
 
 def _stage(model: nn.Module, entry: Entry, place: Place) -> nn.Module:
-    """Activation, layer and norm, as an identity or as an addition with weight zero."""
     like = find(model, entry["layer"])
     norm = _norm_like(_latest(place, "norm") or find(model, entry["norm"]), entry["style"]) if entry["norm"] else None
     # After widening, what grew there before may give other channels than the layer itself.
@@ -131,7 +126,6 @@ def _stage(model: nn.Module, entry: Entry, place: Place) -> nn.Module:
 
 
 def _latest(place: Place, part: str) -> nn.Module | None:
-    """The layer or norm that grew last at a place."""
     if not isinstance(place.module, Grown):
         return None
     last = place.module.grown[-1]

@@ -84,7 +84,6 @@ _FIRST = (nn.Embedding, nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 def few(example: Inputs) -> Inputs:
-    """The first rows of an example, if all its tensors have as many."""
     held = [value for value in (*example.args, *example.named.values()) if isinstance(value, Tensor)]
     rows = {value.shape[0] if value.dim() else 0 for value in held}
     if len(rows) != 1 or max(rows) <= FEW or any(isinstance(value, tuple | list | dict) for value in example.args):
@@ -95,8 +94,6 @@ def few(example: Inputs) -> Inputs:
 
 @dataclass(slots=True)
 class Call:
-    """How a module was called on the example."""
-
     order: int
     count: int
     args: tuple[Any, ...]  # shapes where tensors were given; other values as they are
@@ -166,7 +163,6 @@ def run(model: nn.Module, example: Inputs, *, train: bool) -> Any:
 
 
 def watched(model: nn.Module, example: Inputs, *, train: bool = False) -> dict[int, Call]:
-    """How each module is called, by its id."""
     calls: dict[int, Call] = {}
     mine = {id(module) for module in model.modules()}
 
@@ -195,7 +191,6 @@ def outputs(model: nn.Module, example: Inputs, *, train: bool) -> list[Tensor]:
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """All floating-point tensors in an output."""
     if isinstance(value, Tensor):
         if value.is_floating_point():
             yield value

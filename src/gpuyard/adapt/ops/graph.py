@@ -75,7 +75,6 @@ class Survey:
     untraced: list[str]  # modules whose graph is not known, by the user's names; the empty name is the network
 
     def name(self, piece: Piece, node: fx.Node) -> str:
-        """The user's name of the module that a node calls."""
         return canonical(self.model, piece.path(node))
 
     def added(self, piece: Piece, node: fx.Node) -> bool:
@@ -184,7 +183,6 @@ def is_call(node: Any, functions: frozenset[Any], methods: frozenset[str]) -> bo
 
 
 def shape_of(call: Call | None) -> torch.Size | None:
-    """The shape of a module's output, if that is a tensor."""
     return call.output if call is not None and isinstance(call.output, torch.Size) else None
 
 

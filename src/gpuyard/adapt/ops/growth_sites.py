@@ -392,7 +392,6 @@ def _left_over(known: Survey, op: str, named: set[str]) -> list[Found]:
 
 
 def _closed(module: nn.Module) -> bool:
-    """Whether a module is torch's own and calls its parts in its own way."""
     return module.__module__.startswith("torch.nn") and not isinstance(
         module, nn.Sequential | nn.ModuleList | nn.ModuleDict
     )

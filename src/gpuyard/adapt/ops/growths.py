@@ -23,8 +23,6 @@ class NotPreserved(GpuyardError):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place where a network can grow, or the reason why it cannot."""
-
     name: str
     op: str  # deepen or widen
     kind: str  # conv1d, conv2d, conv3d, linear, residual, transformer; of what is refused, the class in lower case
@@ -66,7 +64,6 @@ def growth_log(model: nn.Module) -> list[Entry]:
 
 
 def log_entries(model: nn.Module) -> list[Entry]:
-    """The log itself, which lives with the network and is copied and pickled with it."""
     log: list[Entry] = model.__dict__.get(_KEPT, [])
     return log
 

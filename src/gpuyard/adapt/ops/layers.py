@@ -42,17 +42,14 @@ def layer_kind(module: nn.Module | None) -> str:
 
 
 def width(layer: nn.Module) -> int:
-    """Output channels or features."""
     return int(layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels)  # type: ignore[arg-type]
 
 
 def depth_in(layer: nn.Module) -> int:
-    """Input channels or features."""
     return int(layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels)  # type: ignore[arg-type]
 
 
 def check_layer(survey: Survey, name: str, layer: nn.Module) -> None:
-    """Refuse a layer that cannot be followed by another of its kind."""
     check_own(survey, name, layer)
     sizes = tuple(layer.kernel_size) if not isinstance(layer, nn.Linear) else ()  # type: ignore[arg-type]
     if any(size % 2 == 0 for size in sizes):
@@ -86,7 +83,6 @@ def has_computed_weight(layer: nn.Module) -> bool:
 
 
 def check_weight(model: nn.Module, name: str, shape: Sequence[int]) -> nn.Module:
-    """The layer of that name, if its weight has this shape."""
     layer = find(model, name)
     weight = layer._parameters.get("weight")
     if not layer_kind(layer) or weight is None or list(weight.shape) != list(shape):
@@ -138,7 +134,6 @@ def check_anchor(survey: Survey, name: str, norm: nn.Module) -> None:
 
 
 def beyond(survey: Survey, piece: Piece, node: fx.Node) -> fx.Node:
-    """The node of a value after all that grew behind it."""
     while len(following := uses(node)) == 1 and survey.added(piece, following[0]):
         node = following[0]
     return node
@@ -155,7 +150,6 @@ def downstream(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _norm_after(survey: Survey, piece: Piece, node: fx.Node) -> fx.Node | None:
-    """The norm that takes a layer's whole output."""
     following = uses(node)
     if len(following) != 1 or survey.added(piece, following[0]):
         return None
@@ -201,7 +195,6 @@ def _random(module: nn.Module) -> bool:
 
 
 def _usual(piece: Piece, node: fx.Node) -> Activation:
-    """The activation that the network uses near a node."""
     before: Activation | None = None
     seen = False
     for other in piece.graph.nodes:

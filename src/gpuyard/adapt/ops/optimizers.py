@@ -25,7 +25,6 @@ def check_optimizer(optimizer: Optimizer | None, model: nn.Module) -> None:
 
 
 def join(optimizer: Optimizer, model: nn.Module, kin: Kin) -> None:
-    """Put new parameters into the groups of similar ones, in the network's own order."""
     groups: list[dict[str, Any]] = optimizer.param_groups
     place = {id(parameter): number for number, parameter in enumerate(model.parameters())}
     ordered = [_in_order(group["params"], place) for group in groups]
@@ -62,7 +61,6 @@ def exchange(
 
 
 def _in_order(held: list[nn.Parameter], place: dict[int, int]) -> bool:
-    """Whether parameters are all of the network, and in its order."""
     numbers = [place.get(id(parameter), -1) for parameter in held]
     return -1 not in numbers and numbers == sorted(numbers)
 

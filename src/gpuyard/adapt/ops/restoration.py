@@ -55,7 +55,6 @@ def _check_form(entry: Any) -> None:
 
 
 def _replay_deepen(model: nn.Module, entry: Entry) -> None:
-    """Check that the network is the right one, and insert."""
     if "layer" in entry:
         check_weight(model, entry["layer"], entry["weight"])
         if entry["norm"]:

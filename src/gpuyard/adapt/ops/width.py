@@ -124,7 +124,6 @@ def _parts(model: nn.Module, entry: Entry) -> Iterator[tuple[nn.Module, str, str
 
 
 def _widened(model: nn.Module, entry: Entry, seed: int) -> Iterator[_Change]:
-    """What each tensor becomes when channels are copied."""
     generator = torch.Generator().manual_seed(seed)
     for module, name, tensor, index, takes in _parts(model, entry):
         if takes:

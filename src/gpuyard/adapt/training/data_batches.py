@@ -42,8 +42,6 @@ def pair(batch: Any) -> tuple[Any, Any]:
 
 
 class _Order:
-    """A new permutation for every epoch, from its own generator."""
-
     def __init__(self, number: int, batch: int, seed: int) -> None:
         if number < 1:
             raise UserError("there is nothing to train with: the data are empty")
@@ -139,7 +137,6 @@ class DatasetBatches:
         return pair(to_device(next(self._coming), self.device))
 
     def _workers(self) -> Iterator[Any]:
-        """Let the workers make the rest of this epoch, or the next one if nothing is left."""
         assert self._loader is not None
         first = self._order.next()
         rest, size = self._order.permutation[(self._order.place) * self._order.batch :], self._order.batch
@@ -211,7 +208,6 @@ class StreamBatches:
 
 
 def make_batches(data: Any, batch: int, seed: int, device: torch.device) -> Batches:
-    """Batches of tensors, a dataset, a DataLoader, or any repeatable iterable."""
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, tuple | list) and len(data) >= 2 and all(isinstance(one, Tensor) for one in data):
@@ -315,8 +311,6 @@ FEWEST = 100  # samples that tell something
 
 
 class Evaluator:
-    """Evaluates the network within the budget, and keeps the results."""
-
     def __init__(self, validation: Validation, budget: Budget) -> None:
         self._validation, self._budget = validation, budget
         self.points: list[tuple[float, float]] = []  # time and accuracy of each evaluation
@@ -345,7 +339,6 @@ class Evaluator:
         return self._budget.kept(KEPT) * (most / self._validation.samples if most else 1.0)
 
     def room(self) -> bool:
-        """Whether the learning rate still comes to its end after an evaluation."""
         budget = self._budget
         left = budget.end - budget.used - self._takes(self._most)
         return budget.exact or left > max(ROOM * budget.total, 5 * budget.times.high)
@@ -356,7 +349,6 @@ class Evaluator:
             self._timed(model, min(FEWEST, self._validation.samples))
 
     def _timed(self, model: nn.Module, most: int, late: Callable[[int], bool] | None = None) -> Score:
-        """Evaluate, and keep time for the last evaluation, of all samples."""
         began = self._budget.clock.now()
         with self._budget.aside():
             score = self._validation.score(model, late, most)

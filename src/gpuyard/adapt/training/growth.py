@@ -60,7 +60,6 @@ class Prices:
     def options(
         self, model: nn.Module, example: Any, batch: tuple[Any, Any], budget: Budget, names: tuple[str, ...]
     ) -> tuple[Option, ...]:
-        """All options now, with prices as far as there is time to find them out."""
         log = ops.growth_log(model)
         structure = json.dumps(log, sort_keys=True)
         found = [site for site in ops.sites(model, example, ops=names) if not site.why_not and not site.head]

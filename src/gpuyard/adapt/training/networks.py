@@ -164,8 +164,6 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Data for training, for decisions, and for the final test."""
-
     train: Split
     validation: Split
     test: Split

@@ -32,8 +32,6 @@ Watch = Callable[[float, int], None]  # called with the number of complete trees
 
 @dataclass
 class Recording:
-    """A file of rows, and the trees that are still growing."""
-
     path: Path
     jobs: Sequence[Job]
     seeds: int

@@ -40,8 +40,6 @@ class Branch:
 
 @dataclass
 class Tree:
-    """All decisions in one environment, from one seed."""
-
     job: Job  # with the seed
     folder: Path  # files of nodes
     _built: Built | None = field(default=None, repr=False)
@@ -67,11 +65,9 @@ class Tree:
         replace_file(known, text.encode())
 
     def state_file(self, actions: Actions) -> Path:
-        """The file of an inner node."""
         return self.folder / f"{node_name(actions)}.state"
 
     def row_file(self, actions: Actions) -> Path:
-        """The file of a leaf, where a training ended."""
         return self.folder / f"{node_name(actions)}.json"
 
     def rows(self) -> list[Row]:
@@ -91,12 +87,10 @@ class Tree:
             yield from self.walk(child)
 
     def below(self, actions: Actions) -> list[Actions]:
-        """The children of a visited inner node."""
         situation = self._load(actions)[1].situations[-1]
         return [(*actions, action) for action in range(situation.nothing + 1)]
 
     def visit(self, actions: Actions) -> None:
-        """Do the last of these actions in the state after the others, and train on."""
         self._build(fresh=not actions)
         began = time.process_time()
         trainer, way = self._taken_up(actions[:-1]) if actions else (self._trainer, Branch())

@@ -82,7 +82,6 @@ def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
 
 
 def load_optimizer_state(optimizer: Optimizer, model: nn.Module, state: dict[str, Any]) -> None:
-    """Give a new optimizer of the same kind these groups, in order, and this memory."""
     parameters = dict(model.named_parameters())
     _check(parameters, (name for group in state["groups"] for name in group["names"]))
     optimizer.param_groups.clear()
@@ -146,7 +145,6 @@ class Teacher:
         return self.weight < LEAST_WEIGHT
 
     def price(self, cost: Callable[[nn.Module], float] | None) -> float:
-        """What it adds to the cost of a step."""
         return FORWARD_PART * (1.0 if cost is None else cost(self.model))
 
     def state(self) -> dict[str, Any]:
@@ -179,7 +177,6 @@ class BaseNetwork:
         self.batch = batch
 
     def facts(self) -> dict[str, Any]:
-        """Identifies the states of this training."""
         shapes = {name: list(one.shape) for name, one in self._model.named_parameters()}
         return {"shapes": shapes, "batch": self.batch}
 
@@ -228,16 +225,13 @@ class Checkpoints:
             raise UserError(f"checkpoints cannot be kept in {directory}: {error.strerror}") from None
 
     def all(self) -> list[Path]:
-        """Existing ones, the newest first."""
         found = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
         return sorted(found, key=_number, reverse=True)
 
     def write(self, state: dict[str, Any]) -> Path:
-        """Write a state, and remove all but the last two."""
         return self.write_by(lambda path: path.write_bytes(pack(state)))
 
     def write_by(self, write: Callable[[Path], object]) -> Path:
-        """The same, with a function that writes the file."""
         before = self.all()
         path = self.directory / f"checkpoint-{_number(before[0]) + 1 if before else 1:08d}.pt"
         try:

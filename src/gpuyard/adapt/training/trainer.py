@@ -125,7 +125,6 @@ class BudgetedTrainer(TrainingState):
             return self.finish()
 
     def resume(self) -> bool:
-        """Continue from the newest checkpoint, if there is one."""
         state = None if self.checkpoints is None else self.checkpoints.read()
         if state is None:
             return False
@@ -173,7 +172,6 @@ class BudgetedTrainer(TrainingState):
         self._plan()
 
     def finish(self) -> Result:
-        """Evaluate in the time that was kept for it, and write the last checkpoint."""
         if not self.finished:
             self._evaluate(last=True)
             self.finished = True
@@ -277,7 +275,6 @@ class BudgetedTrainer(TrainingState):
         self._plan()
 
     def _resources(self, event: Any, kind: str) -> None:
-        """The scheduler gives more, or takes some back."""
         if kind not in ("up", "down"):
             return
         self._log_event(
@@ -329,7 +326,6 @@ class BudgetedTrainer(TrainingState):
         return ""
 
     def _shrink(self, growths: int) -> None:
-        """Undo the last growths, and let the smaller network learn from the larger one."""
         growths = min(growths, len(ops.growth_log(self.model)))
         if growths < 1:
             return

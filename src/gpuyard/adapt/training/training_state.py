@@ -150,7 +150,6 @@ class TrainingState:
     small: int  # how often the network had grown before resources went up; below 0: they never did
 
     def network_changed(self) -> None:
-        """Compute again what depends on the network and its optimizer."""
         self.parameters = parameters(self.model)
         price = self.cost(self.model) if self.cost is not None and self.budget.exact else 1.0
         self.step_cost = price + (self.teacher.price(self.cost) if self.teacher and self.budget.exact else 0.0)
@@ -160,7 +159,6 @@ class TrainingState:
         self._rates = [(group, float(group["initial_lr"])) for group in groups]
 
     def options(self) -> tuple[Option, ...]:
-        """Operations that are possible now, with their cost."""
         with self.budget.aside():
             inputs = self.batches.example(GLANCE)[0]
             batch = self.batches.example(self.base.batch)
@@ -281,7 +279,6 @@ class Reports:
         return self._told_at + REPORT_EVERY if self._training.budget.grants is not None else math.inf
 
     def tell(self) -> None:
-        """Report the duration of a step, and the gain of a second with more GPUs."""
         now = self._told_at = time.monotonic()
         if self._training.budget.grants is None:
             return
@@ -291,7 +288,6 @@ class Reports:
         self._training.budget.grants.report(**self._facts())
 
     def _may_grow(self) -> bool:
-        """Whether a decision would follow an offer."""
         training = self._training
         asking = training.agenda.asking
         known = len(training.evaluator.points) >= 2 and not training.finished
@@ -343,7 +339,6 @@ def decision_report(training: TrainingState, decision: Decision, before: int, fa
 
 
 def declined_report(training: TrainingState) -> dict[str, Any]:
-    """Report on an offer that comes too late for a decision."""
     return {
         "decision": "nothing",
         "reason": "its decisions are made: it grows no more",

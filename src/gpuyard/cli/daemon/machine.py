@@ -213,7 +213,6 @@ def _await(client: Client) -> dict[str, Any]:
 
 
 def _refuse_losses(lost: Losses, force: bool) -> None:
-    """Refuse to restore if open jobs are missing from the backup."""
     if force or not (lost.unknown or lost.out_of_step):
         return
     reasons = []

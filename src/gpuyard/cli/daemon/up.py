@@ -22,8 +22,7 @@ from gpuyard.spec.notation import absolute
 if TYPE_CHECKING:
     from gpuyard.config import Settings
 
-_PATIENCE = 60.0
-"""Seconds that a daemon may take to come or to go."""
+_PATIENCE = 60.0  # seconds that a daemon may take to come or to go
 
 Json = Annotated[bool, option("--json", "Print the daemon's status as JSON.")]
 
@@ -52,7 +51,6 @@ class StartOptions:
     force: Annotated[bool, option("--force", "Also with a trained policy that has not passed its gate.")] = False
 
     def flags(self) -> dict[str, str]:
-        """The given ones, by names of settings."""
         given = {name: value for name, value in asdict(self).items() if value is not None and name != "force"}
         if "://" in given.get("bind", ""):
             raise UserError(
@@ -116,7 +114,6 @@ def down(daemon: LocalOnlyOptions, json: Json = False) -> None:
 
 
 def warn_of_variables() -> None:
-    """Warn of variables that look like settings and are none."""
     from gpuyard.config import unknown_variables
 
     for sentence in unknown_variables():
@@ -139,7 +136,6 @@ class LaunchCommand(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> LaunchCommand:
-        """How a running process was started."""
         here = Path(f"/proc/{pid}")
         command, variables = ((here / name).read_bytes().split(b"\0")[:-1] for name in ("cmdline", "environ"))
         pairs = (os.fsdecode(variable).partition("=") for variable in variables)

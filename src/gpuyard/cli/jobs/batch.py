@@ -32,14 +32,11 @@ if TYPE_CHECKING:
 _NAMES = ("gpu_usage.csv", "summary.json", "jobs.csv", "gantt.png", "comparison.png")
 _METRICS = ("utilization", "memory_used", "power", "temperature", "memcopy")
 _DAEMON_FOLDER = "yard"
-Submit = Callable[["Client"], "str | None"]
-"""Queues the batch; returns its id, or None if no row can run."""
+Submit = Callable[["Client"], "str | None"]  # queues the batch; returns its id, or None if no row can run
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Where a batch runs, and which files it writes."""
-
     policy: Annotated[
         list[str] | None,
         option("--policy", "P", "Run it in a yard of its own, under this policy; several: one after another."),
@@ -364,7 +361,6 @@ def report(daemon: DaemonOptions, id: BatchId = None, json: Json = False) -> Non
 
 
 def _chosen(client: Client, id: str | None, open_first: bool = False) -> str:
-    """The given batch, or the user's newest."""
     if id is not None:
         return id
     found = client.batches(user=client.who_am_i()["user"], limit=100)

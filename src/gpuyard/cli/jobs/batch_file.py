@@ -26,24 +26,21 @@ from gpuyard.spec.batch_files import (
     urgencies,
 )
 
-PROFILE = "--epochs=2"
-"""How rows of a file of commands are profiled, if no similar job is known."""
+PROFILE = "--epochs=2"  # how rows of a file of commands are profiled, if no similar job is known
 _DOCUMENTS = (".yaml", ".yml", ".toml")
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     name: str
-    key: str
-    """Identifies the file and its contents."""
+    key: str  # identifies the file and its contents
     jobs: list[dict[str, Any]]
     waves: bool
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    options: Options
-    """For every job that does not say otherwise; but `name` is the batch's."""
+    options: Options  # for every job that does not say otherwise; but `name` is the batch's
     num: int | None = None
     header: str = "auto"
     profile: bool = True
@@ -60,7 +57,6 @@ def read_batch(path: str, settings: BatchSettings) -> Batch:
 
 
 def read_sweep(path: str, command: Sequence[str], settings: BatchSettings) -> Batch:
-    """The batch of a command and a file of parameters."""
     if not command:
         raise UserError("there is no command to fill; put it after --, as in: ... -- python train.py --lr={lr}")
     choices = read_parameters(path)
@@ -108,7 +104,6 @@ def _document(path: str, settings: BatchSettings) -> Batch:
 
 
 def _commands(path: str, rows: Sequence[Row], settings: BatchSettings) -> list[dict[str, Any]]:
-    """Rows of a file of commands as jobs, with the #GPUYARD lines of their scripts."""
     common, urgent = replace(settings.options, name=None), urgencies([row.priority for row in rows])
     here = os.path.abspath(os.path.expanduser(common.chdir or os.curdir))
     alike = dict[tuple[str, str], dict[str, Any]]()
@@ -180,7 +175,6 @@ def _is_program(directory: str, word: str) -> bool:
 
 
 def _script_lines(path: str) -> Options:
-    """Options from the #GPUYARD lines of a row's script."""
     from gpuyard.cli.jobs.job_script import read_script
 
     with open(path, "rb") as file:
@@ -198,7 +192,6 @@ def _script_lines(path: str) -> Options:
 
 
 def _in_order(jobs: list[dict[str, Any]], priorities: Sequence[float], size: int) -> list[dict[str, Any]]:
-    """The jobs in the order of their start, lower priorities first, each with its wave."""
     found = []
     for turn in turns([-priority for priority in priorities], size):
         job = jobs[turn.place]
@@ -212,7 +205,6 @@ def _name(path: str, settings: BatchSettings) -> str:
 
 
 def _key(path: str, *more: str) -> str:
-    """The same for the same file with the same contents."""
     found = hashlib.sha256(os.fsencode(os.path.realpath(path)) + b"\0")
     with open(path, "rb") as file:
         found.update(file.read())

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 _LIVE_PERIOD, _PERIOD = 1.0, 30.0
 """Seconds after which to ask again though no row has ended: for a live view, and for lines."""
-_OVERLAP = 10.0
-"""Seconds for which ended rows are asked for twice: what ended first may be written last."""
+_OVERLAP = 10.0  # seconds for which ended rows are asked for twice: what ended first may be written last
 _MOST_SHOWN, _MOST_WAVES = 30, 20
 
 
@@ -57,8 +56,6 @@ def _over(standing: BatchStanding) -> int:
 
 @dataclass(slots=True)
 class _Changes:
-    """A line for every row that ends, and for every wave that begins."""
-
     ended: set[str] = field(default_factory=set)
     wave: int = 0
 
@@ -216,8 +213,7 @@ _RECORDING_PERIOD, _RECORDING_WAIT = 0.2, 3.0
 
 
 class Results(NamedTuple):
-    document: dict[str, Any]
-    """As --json has it: the batch's report, its outcomes, `summary` and `files`."""
+    document: dict[str, Any]  # as --json has it: the batch's report, its outcomes, `summary` and `files`
     recording: Recording
 
     @property
@@ -226,7 +222,6 @@ class Results(NamedTuple):
 
 
 def write_files(client: Client, id: str, out: Path, drawn: Sequence[str], policy: str = "") -> Results:
-    """Write metrics of the GPUs during the batch, and which job had which GPU."""
     from gpuyard.monitor import output_folder
     from gpuyard.monitor import summaries as course
     from gpuyard.monitor.tracks import HELD

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from gpuyard.client.client import Client
 
 
-_AT_ONCE = 500
-"""Tasks of an array that one request names."""
+_AT_ONCE = 500  # tasks of an array that one request names
 
 User = Annotated[str | None, option("--user", "U", "This user's jobs, which is for admins (yours).")]
 All = Annotated[bool, option("--all", "All open jobs of yours, or of --user.")]
@@ -73,7 +72,6 @@ def _together(jobs: Iterable[Job]) -> Iterable[str]:
 
 
 def current_user(client: Client) -> str:
-    """The name by which the daemon knows this user."""
     if client.host is not None:
         return str(client.who_am_i().get("user") or "")
     import pwd

@@ -62,7 +62,6 @@ def _changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 
 def described(job: Job) -> dict[str, Any]:
-    """A job's editable fields with their present values."""
     return {key: _described(field, job) for key, field in _EDITED.items()}
 
 
@@ -136,7 +135,6 @@ def _body(changed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parsed_option(field: JobField, text: str) -> Any:
-    """A text as the option of the same name has it."""
     if field.kind.option is str:
         return text
     try:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from gpuyard.api.access_types import Estimate, Expectation, PredictionError
     from gpuyard.client.client import Client
 
-_LISTED = 10
-"""Runs that are shown; the JSON has them all."""
+_LISTED = 10  # runs that are shown; the JSON has them all
 Words = Annotated[
     list[str] | None,
     argument(

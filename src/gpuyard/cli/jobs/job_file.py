@@ -32,7 +32,6 @@ class _Place:
 
 
 def at(path: str, node: yaml.Node) -> str:
-    """Where a part of the file stands."""
     mark = node.start_mark
     if isinstance(mark, _Place):
         return f"{path}, {mark.name}" if mark.name else path
@@ -61,7 +60,6 @@ def scalar(path: str, node: yaml.Node) -> str:
 
 
 def compose_toml(path: str) -> yaml.Node:
-    """A TOML file as YAML nodes."""
     try:
         with open(path, "rb") as file:
             found = tomllib.load(file, parse_float=str)
@@ -85,8 +83,7 @@ def _node(value: Any, name: str) -> yaml.Node:
     return yaml.ScalarNode("!!str", text, mark)
 
 
-SWEEPS = ("grid", "zip", "params")
-"""All combinations of lists; lists side by side; or each choice by itself."""
+SWEEPS = ("grid", "zip", "params")  # all combinations of lists; lists side by side; or each choice by itself
 
 
 def expanded(path: str, jobs: Sequence[yaml.Node], common: Mapping[str, yaml.Node]) -> list[yaml.Node]:

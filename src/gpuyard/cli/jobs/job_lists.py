@@ -57,7 +57,6 @@ def ps(
 
 
 def _first(client: Client, states: list[str]) -> tuple[int, int]:
-    """How many rows to show (all that run, and the first that wait), and how many more there are."""
     shown = min(states.count("running") + _SHOWN, len(states))
     total = len(states)
     if total >= _REQUESTED:

@@ -49,8 +49,6 @@ def _attributes(declared: Iterable[JobField]) -> Iterator[tuple[str, Any, None]]
 if TYPE_CHECKING:
 
     class _Declared:
-        """Stands for the dataclasses that are made of the table."""
-
         __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
         def __init__(self, **given: Any) -> None: ...
@@ -90,8 +88,6 @@ else:
 
 
 class Options(_NewJobOptions):
-    """What may be asked for a new job."""
-
     def directory(self) -> str:
         directory = os.path.abspath(os.path.expanduser(self.chdir)) if self.chdir else os.getcwd()
         if not os.path.isdir(directory):
@@ -121,7 +117,6 @@ _ALWAYS = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ")
 
 
 def _exported(text: str) -> dict[str, str]:
-    """The part of this environment that a text in Slurm's form names."""
     names = [part for part in text.split(",") if part]
     if not names or "ALL" in names:
         found = dict(os.environ)
@@ -131,7 +126,6 @@ def _exported(text: str) -> dict[str, str]:
 
 
 def _exported_too(names: Iterable[str]) -> dict[str, str]:
-    """Named variables, with the values of this environment where none is given."""
     found: dict[str, str] = {}
     for part in names:
         name, equals, value = part.partition("=")

@@ -62,27 +62,20 @@ _COUNT = re.compile(r"(?:([A-Za-z][\w.-]*):)?(\d+)")
 
 
 class Line(NamedTuple):
-    """The options of one line of a script, and where that is."""
-
     where: str
     words: list[str]
 
 
 @dataclass(slots=True)
 class Translation:
-    """The translation of #SBATCH lines."""
-
-    lines: list[Line] = field(default_factory=list)
-    """Options of gpuyard."""
-    variables: dict[str, str] = field(default_factory=dict)
-    """Environment variables that Slurm would set."""
+    lines: list[Line] = field(default_factory=list)  # options of gpuyard
+    variables: dict[str, str] = field(default_factory=dict)  # environment variables that Slurm would set
     warnings: list[str] = field(default_factory=list)
 
 
 class _Option(NamedTuple):
     where: str
-    text: str
-    """As it was written."""
+    text: str  # as it was written
     name: str
     value: str
 
@@ -191,7 +184,6 @@ def _flag(name: str) -> Callable[[_Option, int], _Meaning]:
 
 
 def _declared() -> Iterator[tuple[str, Callable[[_Option, int], _Meaning]]]:
-    """Slurm's options that a field of a job names as its own."""
     for one in FIELDS:
         if not one.slurm or one.option is None:
             continue

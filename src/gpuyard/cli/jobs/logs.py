@@ -18,13 +18,10 @@ from gpuyard.errors import UserError
 
 __all__ = ["FileLog", "Log", "exit_code", "follow", "log_of", "outcome", "write"]
 
-_LOOK = 0.1
-"""Seconds between looks at a file that grows."""
+_LOOK = 0.1  # seconds between looks at a file that grows
 
 
 class FileLog:
-    """The file of a job's output, read with the rights of this user."""
-
     def __init__(self, client: Client, path: str) -> None:
         self._client, self.path = client, path
 
@@ -55,7 +52,6 @@ class FileLog:
 
 
 def log_of(client: Client, id: str, *, error: bool = False) -> Log:
-    """Where to read a job's output."""
     job = client.job(id)
     if "tasks" in job:  # the daemon says which tasks there are
         return client
@@ -74,7 +70,6 @@ def log_of(client: Client, id: str, *, error: bool = False) -> Log:
 
 
 def follow(log: Log, job: str, offset: int = 0, attempt: int | None = None) -> None:
-    """Write a job's output to stdout as it comes, until the job is over."""
     for data in output_of(log, job, offset, attempt, output.say):
         write(data)
 
@@ -86,7 +81,6 @@ def write(data: bytes) -> None:
 
 
 def exit_code(job: Job) -> int:
-    """The exit code of a command that stands for a job."""
     if job["state"] == "succeeded":
         return 0
     if job["state"] == "cancelled":
@@ -105,8 +99,7 @@ def outcome(job: Job) -> str:
     return f"job {job['id']}: {job['state']}" + (f" ({why.rstrip('.')})" if why else "")
 
 
-_PIECE = 2**16
-"""Bytes that are read at first to find the last lines."""
+_PIECE = 2**16  # bytes that are read at first to find the last lines
 
 
 @option_groups
@@ -178,7 +171,6 @@ def wait(
 
 
 def _await(client: Client, jobs: list[Job], timeout: float | None, quiet: bool) -> tuple[list[Job], bool]:
-    """The jobs at the end, and whether all were over in time."""
     from gpuyard.client.retry import patiently
 
     end = None if timeout is None else time.monotonic() + timeout

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from gpuyard.client.client import Client
 
 
-_LISTED = 30
-"""Events that are listed; the JSON has them all."""
+_LISTED = 30  # events that are listed; the JSON has them all
 _PAGE = 1000
 _TOLD = 20
 
@@ -98,7 +97,6 @@ def _mps(job: Job) -> str:
 
 
 def _asked(job: Job) -> str:
-    """The share that was asked for, where the job has another by now."""
     asked = job["gpu_memory_asked"]
     return format_size(asked) if job["ooms"] and isinstance(asked, int | float) else ""
 
@@ -135,7 +133,6 @@ def _field_text(line: ShowLine, field: JobField, job: Mapping[str, Any]) -> str:
 
 
 def _course(job: Job) -> Iterator[tuple[str, str]]:
-    """How it went until now."""
     yield "Attempts", str(job["attempt"] or "")
     yield "Failures", str(job["failures"] or "")
     yield "Out of memory", f"{job['ooms']} of {job['oom_retries']} retries with more" if job["ooms"] else ""
@@ -163,7 +160,6 @@ def _command(words: list[str]) -> str:
 
 
 def _expected(job: Job) -> str:
-    """What it is expected to use and to take, and by what evidence."""
     if (expected := job["prediction"]) is None:
         return ""
     memory, seconds = expected["memory"], expected["seconds"]
@@ -173,7 +169,6 @@ def _expected(job: Job) -> str:
 
 
 def _used(job: Job) -> str:
-    """What it used of a GPU's memory, and of how much it might."""
     measured = job["measured"]
     if measured is None or measured["peak"] is None:
         return ""
@@ -193,7 +188,6 @@ def _busy(job: Job) -> str:
 
 
 def _energy(watt_hours: float | None) -> str:
-    """What its GPUs drew for it, in all attempts."""
     if watt_hours is None:
         return ""
     return f"{format_plain(watt_hours / 1000, 3)} kWh" if watt_hours >= 1000 else f"{format_plain(watt_hours, 3)} Wh"
@@ -208,7 +202,6 @@ def _when(text: str | None) -> str:
 
 
 def _let_in(admission: Mapping[str, Any] | None) -> str:
-    """By what a job was given memory that others asked for."""
     if not admission or admission["by"] == "fit":
         return ""
     return f" by {admission['by']}: {admission['why']}"
@@ -240,7 +233,6 @@ def adapted(event: Mapping[str, Any]) -> str:
 
 
 def said(event: Mapping[str, Any]) -> str:
-    """What happened, in words."""
     kind, attempt = event["kind"], event["attempt"]
     if kind == "Edited" and event.get("message"):  # by the daemon itself
         return str(event["message"])
@@ -267,8 +259,7 @@ def said(event: Mapping[str, Any]) -> str:
     return f"{text}: {event['message']}" if event.get("message") else text
 
 
-_BLOCKERS_LISTED = 10
-"""Jobs that are named; the JSON has them all."""
+_BLOCKERS_LISTED = 10  # jobs that are named; the JSON has them all
 _ENDED = {
     "cancelled": "has been cancelled",
     "timeout": "has been ended",
@@ -304,7 +295,6 @@ def adaptation(found: Adaptation, said: str) -> list[str]:
 
 
 def sentences(found: Explanation) -> list[str]:
-    """Why a job waits, in words."""
     from gpuyard.cli.terminal.text_table import clock, visible
 
     lines = [f"Job {found['id']} {visible(_standing(found))}."]
@@ -326,7 +316,6 @@ def sentences(found: Explanation) -> list[str]:
 
 
 def _standing(found: Explanation) -> str:
-    """How the job stands, as the rest of a sentence."""
     from gpuyard.cli.terminal.text_table import indices
 
     state, why = found["state"], (found["reason"] or "").rstrip(".")

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 _SHIMS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "shims")
 """Stand-ins for Slurm's programs, which come last in the PATH of a job that was written for Slurm."""
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""A shell's default PATH."""
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # A shell's default PATH
 
 
 def check_program(word: str, directory: str, environment: Mapping[str, str], *, slurm: bool, later: bool) -> None:

@@ -27,8 +27,7 @@ class ClusterOptions:
         return Api(connect(self.kubeconfig, self.context))
 
 
-USUAL = "http://127.0.0.1:10260"
-"""Default address of a scheduler."""
+USUAL = "http://127.0.0.1:10260"  # default address of a scheduler
 _PATIENCE = 5.0
 
 

@@ -187,7 +187,6 @@ def _warn(sentence: str) -> None:
 
 
 def _draw(folder: Path, recording: Recording, chosen: Sequence[Wanted], title: str) -> list[Path]:
-    """A figure for each known metric, named like its CSV."""
     from gpuyard.figures.files import write_atomically
     from gpuyard.figures.style import png_bytes
     from gpuyard.monitor.plots import draw, known

@@ -24,19 +24,15 @@ from gpuyard.errors import GpuyardError, UserError
 from gpuyard.units import format_duration, format_size, parse_duration
 
 Source = Callable[[], dict[str, Any]]
-Answer = dict[str, Any] | str
-"""A snapshot of the cluster, or why there is none."""
+Answer = dict[str, Any] | str  # A snapshot of the cluster, or why there is none
 _SHORTEST = 0.2
-_WIDE = 180
-"""Columns where there is no terminal to fit into."""
+_WIDE = 180  # columns where there is no terminal to fit into
 Facts = Mapping[str, Any]
 _WAITING = ("waiting", "gated")
 _STYLES = {"free": "good", "ours": "", "foreign": "warn", "closed": "faint"}
 _TOLERANCE = 2**26  # bytes more than is charged that do not matter
-_LEAST = 3
-"""Least lines of a list."""
-_HIGH = 18
-"""Lines of a screen from which on the head may take more than one."""
+_LEAST = 3  # least lines of a list
+_HIGH = 18  # lines of a screen from which on the head may take more than one
 
 
 @option_groups
@@ -271,7 +267,6 @@ def _interest(node: Facts) -> tuple[int, float, str]:
 
 
 def is_over(gpu: Facts) -> bool:
-    """Whether more memory is used than is charged for its pods."""
     used = gpu["memory_used"]
     return bool(used is not None and gpu["pods"] and used > gpu["memory_charged"] + _TOLERANCE)
 

@@ -25,8 +25,7 @@ app = command_group(
     "Train networks that grow within a time budget; record, learn and judge when and where growing pays."
 )
 
-SHOWN = 5
-"""Printed sequences of a ranking, besides the decider's and the one that never grows."""
+SHOWN = 5  # printed sequences of a ranking, besides the decider's and the one that never grows
 Recordings = Annotated[list[Path], argument("RECORDING...", "Files of gpuyard adapt record, or folders of them.")]
 Environments = Annotated[str | None, option("--environments", "A,B", "Only these; a name may end with *.")]
 _THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")

@@ -155,7 +155,6 @@ def _check_torch() -> None:
 
 
 def _queue(daemon: LocalOnlyOptions) -> Client | None:
-    """A client of the daemon of this machine, if one runs."""
     from gpuyard.client.transport import NoDaemon
 
     client = daemon.client()

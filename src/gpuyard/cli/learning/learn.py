@@ -145,8 +145,6 @@ Jobs = Annotated[int | None, option("--jobs", "N", "Processes to simulate in (al
 
 @dataclass(frozen=True, slots=True)
 class ProblemOptions:
-    """Which jobs of traces are simulated, and on which cluster."""
-
     gpus: Annotated[
         int | None, option("--gpus", "N", "One node of N GPUs (as the trace says, or such that some wait).", min=1)
     ] = None

@@ -12,8 +12,7 @@ from gpuyard.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_SHORTEST = 0.05
-"""Seconds: a driver does not measure more often."""
+_SHORTEST = 0.05  # seconds: a driver does not measure more often
 
 Command = Annotated[list[str] | None, argument("[-- COMMAND ARGS]", "What to run and watch.", show_default=False)]
 
@@ -91,7 +90,6 @@ def monitor(
 
 
 def _machine(origin: SourceOptions, words: Sequence[str]) -> tuple[str | None, str]:
-    """Simulated GPUs, if asked for, and what the command uses of them."""
     import os
 
     from gpuyard.config import settings

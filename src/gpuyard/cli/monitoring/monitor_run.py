@@ -56,14 +56,10 @@ class MonitorSettings:
 class Result:
     recording: Recording
     who: str
-    facts: dict[str, Any]
-    """Facts for the summary besides the metrics."""
-    span: tuple[float, float] | None = None
-    """When it began and ended."""
-    recorded: bool = False
-    """Whether it is the daemon's recording, which has fewer samples of idle GPUs."""
-    energy: float | None = None
-    """Its own watt-hours, if the daemon knows them."""
+    facts: dict[str, Any]  # facts for the summary besides the metrics
+    span: tuple[float, float] | None = None  # when it began and ended
+    recorded: bool = False  # whether it is the daemon's recording, which has fewer samples of idle GPUs
+    energy: float | None = None  # its own watt-hours, if the daemon knows them
 
 
 def watch_command(
@@ -109,7 +105,6 @@ def watch_command(
 def watch_gpus(
     pid: int | None, gpu: str | None, seconds: float | None, machine: tuple[str | None, str], settings: MonitorSettings
 ) -> None:
-    """Watch GPUs or a process until that ends, or until Ctrl-C."""
     from gpuyard.engines.local.processes import hold
     from gpuyard.monitor.monitored_command import ForeignTree, interruptions, watch
 
@@ -178,7 +173,6 @@ def _of_job(job: Job, recording: Recording, facts: dict[str, Any], recorded: boo
 
 
 def open_gpus(machine: tuple[str | None, str]) -> Gpus:
-    """The GPUs of this machine, or simulated ones."""
     from gpuyard.gpus.base import GpusUnavailable
 
     simulated, use = machine
@@ -283,7 +277,6 @@ def _summary(result: Result) -> dict[str, Any]:
 
 
 def _follow(client: Client, id: str) -> Job:
-    """A job at its end, or when Ctrl-C ended the wait."""
     from gpuyard.api.types import OVER
     from gpuyard.client.retry import patiently
 
@@ -302,7 +295,6 @@ def _follow(client: Client, id: str) -> Job:
 
 
 def _window(job: Job) -> tuple[float, float]:
-    """From the start of its last attempt to its end, or until now."""
     from gpuyard.cli.monitoring.plot_sources import window_of
 
     if (window := window_of(job)) is None:

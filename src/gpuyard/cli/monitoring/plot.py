@@ -98,8 +98,7 @@ def _check(words: list[str], known: tuple[str, ...], option: str) -> None:
         raise UserError(f"{option}: nothing is named; there are {', '.join(known)}")
 
 
-_LOG = 32_768
-"""Bytes of a job's output that are shown: its end."""
+_LOG = 32_768  # bytes of a job's output that are shown: its end
 _EVENTS = 200
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f]")
 """What a terminal obeys: colours and the like, which a page shows as rubbish."""
@@ -169,7 +168,6 @@ def _policy(client: Client, job: Job) -> dict[str, str]:
 
 
 def _log(client: Client, job: Job) -> tuple[str, bool]:
-    """The end of a job's output as text, and whether there is more of it."""
     from gpuyard.client.transport import Refused
 
     if job["output"]:

@@ -34,8 +34,7 @@ _HOUR = 3600.0
 class Query:
     client: Callable[[], Client]
     metrics: Sequence[str]
-    span: Span | None
-    """Seconds since the epoch; None: a job's own time, the whole of a file, or the last hour."""
+    span: Span | None  # seconds since the epoch; None: a job's own time, the whole of a file, or the last hour
     gpus: Sequence[str]
     url: str = ""
 
@@ -83,7 +82,6 @@ def named_gpus(text: str | None) -> list[str]:
 
 
 def gather(query: Query, sources: Sequence[str], jobs: Sequence[str], groups: Sequence[str]) -> Named:
-    """The recordings to draw, each with a name of its own."""
     parsed = [_parsed(group) for group in groups]
     found: Named = []
     for text in sources:
@@ -118,7 +116,6 @@ def _from_file(text: str, query: Query) -> tuple[str, Recording]:
 
 
 def of_job(query: Query, source: Source, id: str) -> tuple[str, Recording]:
-    """A job's label, and what its GPUs did while it had them."""
     job = _job(query, id)
     if job is None:  # no daemon knows when it ran; the options say it
         start, end = query.span or (-math.inf, math.inf)
@@ -137,7 +134,6 @@ def of_job(query: Query, source: Source, id: str) -> tuple[str, Recording]:
 
 
 def _of_group(query: Query, source: Source, ids: Sequence[str]) -> Recording:
-    """What the GPUs of several jobs did, from the first start to the last end."""
     client = query.client()
     jobs = [client.job(id) for id in ids]
     start, end = _window(query, jobs)

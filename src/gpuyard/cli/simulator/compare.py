@@ -137,7 +137,6 @@ def compare(
 
 
 def chosen_policies(texts: list[str] | None) -> list[str]:
-    """The given policies, or all."""
     from gpuyard.core.policies import ALIASES, POLICIES
     from gpuyard.policies.resolver import resolve, split_list
 
@@ -236,8 +235,7 @@ def _cell(row: dict[str, Any], key: str, show: Callable[[Any], str], interval: b
     return show(row.get(key)) if ends is None else f"{show(row[key])} ± {show((ends[1] - ends[0]) / 2)}"
 
 
-_WITH_INTERVAL = ("jct_mean", "jct_mean_diff")
-"""The intervals of others are in the JSON and in the report."""
+_WITH_INTERVAL = ("jct_mean", "jct_mean_diff")  # the intervals of others are in the JSON and in the report
 
 _RANKING: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("discipline", "where", str),

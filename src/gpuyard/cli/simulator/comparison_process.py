@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     from gpuyard.sim.summary import Summary
     from gpuyard.sim.trace import Trace
 
-MOST_MEMORY = 4 * 2**30
-"""Bytes of address space: what a trace unpacks to is not known before."""
+MOST_MEMORY = 4 * 2**30  # bytes of address space: what a trace unpacks to is not known before
 MOST_JOBS = 1_000_000
 MOST_GPUS = 100_000
-ROWS = 64
-"""GPUs that a Gantt chart shows."""
+ROWS = 64  # GPUs that a Gantt chart shows
 MOST_BARS = 3_000
 _DIGITS = 7
 _NICENESS = 10
@@ -159,7 +157,6 @@ def checked_setup(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _maker(workload: dict[str, Any] | None) -> Callable[[], Trace] | None:
-    """A generator of jobs, if the request names one."""
     if workload is None:
         return None
     from gpuyard.sim.workload import generate_poisson, generate_tasks

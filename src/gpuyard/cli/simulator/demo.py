@@ -83,11 +83,9 @@ def _stop_all(client: Client) -> None:
         stop(client)
 
 
-CROWD = 22
-"""Open jobs at a time, roughly."""
+CROWD = 22  # open jobs at a time, roughly
 _LIVING_LOOK = 1.0
-_RECENT = 6
-"""Ended jobs that are still shown."""
+_RECENT = 6  # ended jobs that are still shown
 _SCRIPT = "train.py"
 
 
@@ -96,8 +94,7 @@ class DemoJob(NamedTuple):
     model: str
     arguments: tuple[str, ...]
     wishes: Wishes
-    then: str = ""
-    """Name of the job that follows if it succeeds."""
+    then: str = ""  # name of the job that follows if it succeeds
 
 
 class _Recipe(NamedTuple):
@@ -165,11 +162,8 @@ def _made(recipe: _Recipe, draw: random.Random, number: int, fails: bool) -> Dem
 
 @dataclass(slots=True)
 class LivingQueue:
-    """Submits jobs as others end."""
-
     client: Client
-    people: dict[str, Client]
-    """Each with a token of their own: the daemon takes a job's user from the token."""
+    people: dict[str, Client]  # each with a token of their own: the daemon takes a job's user from the token
     folder: Path
     coming: Iterator[DemoJob]
     last_lines: dict[str, str] = field(default_factory=dict)
@@ -202,7 +196,6 @@ class LivingQueue:
             self.submit(next(self.coming))
 
     def submit(self, new: DemoJob) -> str:
-        """Queue a job, and the one that follows it."""
         who = self.people[new.user]
         command = ["python3" if shutil.which("python3") else sys.executable, _SCRIPT, new.model]
         id = who.submit([*command, *new.arguments], directory=self.folder, **new.wishes)
@@ -213,7 +206,6 @@ class LivingQueue:
         return id
 
     def jobs(self) -> list[Job]:
-        """Open jobs, and those that ended last, in the order of submission."""
         found = {job["id"]: job for job in (*self.client.history(limit=_RECENT), *self.client.jobs())}
         return sorted(found.values(), key=lambda job: (job["submitted_at"], job["id"]))
 
@@ -227,8 +219,7 @@ class LivingQueue:
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_LOOK = 0.2
-"""Seconds between two looks at the queue."""
+_LOOK = 0.2  # seconds between two looks at the queue
 
 Out = Annotated[Path, option("--out", "DIR", "Where the report of --exit goes.", file_okay=False)]
 

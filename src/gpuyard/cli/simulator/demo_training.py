@@ -14,8 +14,7 @@ import sys
 import time
 
 _BAR = 24
-_LOOKS = 5
-"""How often an epoch draws its bar."""
+_LOOKS = 5  # how often an epoch draws its bar
 
 
 def main() -> None:

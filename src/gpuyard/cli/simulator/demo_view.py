@@ -31,8 +31,7 @@ KINDS = {
     "boosted_trees": "boosted trees",
 }
 """What is behind the name of an example."""
-_LONGEST = 300.0
-"""Time limit in seconds, for very slow machines."""
+_LONGEST = 300.0  # time limit in seconds, for very slow machines
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -42,8 +41,7 @@ class PlannedJob:
     kind: str
     epochs: int
     wishes: Wishes
-    at: float = 0.0
-    """Seconds after the first job."""
+    at: float = 0.0  # seconds after the first job
     expected: str = "succeeded"
 
     def submit(self, client: Client, directory: Path, seed: int) -> str:
@@ -95,17 +93,12 @@ _COLOURS = {"running": "bold green", "succeeded": "blue", "queued": "yellow"}
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The queue at an instant."""
-
     gpus: int
     jobs: Sequence[Job]
-    last_lines: Mapping[str, str]
-    """The last line that each job has printed, by its id."""
+    last_lines: Mapping[str, str]  # the last line that each job has printed, by its id
     pending: int
-    over: int
-    """Ended jobs, also those that `jobs` no longer has."""
-    began: str
-    """When the first job was submitted."""
+    over: int  # ended jobs, also those that `jobs` no longer has
+    began: str  # when the first job was submitted
 
 
 def demo_view(live: bool = True) -> LiveView[Scene]:
@@ -114,8 +107,6 @@ def demo_view(live: bool = True) -> LiveView[Scene]:
 
 @dataclass(slots=True)
 class _Changes:
-    """A line for every job whose state has changed."""
-
     states: dict[str, str] = field(default_factory=dict)
 
     def lines(self, scene: Scene) -> Iterator[str]:
@@ -132,7 +123,6 @@ def _label(job: Job) -> str:
 
 
 def _since(job: Job) -> str:
-    """When a job entered its state."""
     return job["ended_at"] or job["started_at"] or job["submitted_at"]
 
 
@@ -171,8 +161,7 @@ def _gpu_lines(scene: Scene) -> Iterator[str]:
     yield ""
 
 
-OURS = "priority@easy"
-"""The policy of the demo's daemon."""
+OURS = "priority@easy"  # the policy of the demo's daemon
 _OTHERS = ("fcfs", "fcfs@easy", "sjf", "sjf@easy", "wfp3@easy", "best-fit")
 _KIND_OF = {planned.name: KINDS[planned.kind] for planned in PLAN}
 
@@ -248,7 +237,6 @@ def write_happened(result: Result, out: Path) -> dict[str, Any]:
 
 
 def what_if(result: Result, out: Path) -> Comparison:
-    """Replay the jobs under other policies, with the same arrivals and run times."""
     from gpuyard.cli.simulator.compare import print_ranking, run_all, write_comparison
     from gpuyard.sim.simulate import Options
 

@@ -241,7 +241,6 @@ def _bars(counts: dict[str, int]) -> None:
 
 
 def _grouped(sizes: dict[int, int], most: int = 16) -> dict[str, int]:
-    """The histogram, or by powers of two if it is long."""
     if len(sizes) <= most:
         return {str(size): count for size, count in sizes.items()}
     groups: dict[str, int] = {}

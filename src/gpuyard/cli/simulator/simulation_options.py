@@ -90,8 +90,6 @@ Out = Annotated[Path | None, option("--out", "DIR", "Also write tables and plots
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is simulated, on what, and how."""
-
     trace: TraceArg
     gpus: Gpus = None
     nodes: Nodes = None
@@ -150,7 +148,6 @@ class Setup:
         )
 
     def _cluster(self) -> tuple[Cluster | None, Pools | None]:
-        """The cluster or pools that the options name, if any."""
         from gpuyard.core.model import Cluster
         from gpuyard.sim.traces.nodes import read_cluster
 

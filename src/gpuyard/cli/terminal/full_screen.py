@@ -40,7 +40,6 @@ class FullScreen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines."""
         height, width = self._window.getmaxyx()
         return width, height
 

@@ -50,7 +50,6 @@ class LiveView(Generic[State]):
             self._screen.stop()
 
     def show(self, state: State) -> None:
-        """Draw the state, or print what has changed."""
         if self._screen is not None:
             self._screen.update(_text(self._picture(state, self._screen.console.width)), refresh=True)
             return

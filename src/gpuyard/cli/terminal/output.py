@@ -86,7 +86,6 @@ def signal_name(code: int) -> str | None:
 
 
 def number(value: float | None) -> str:
-    """Two decimals, or three digits if it is small."""
     if value is None:
         return "-"
     if abs(value) >= 1e5:

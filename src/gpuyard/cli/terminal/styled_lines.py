@@ -11,8 +11,7 @@ from gpuyard.cli.terminal.text_table import columns, cut, visible
 BARS, ASCII_BARS = "━─", "#."
 _LETTERS = {"·": "-", "…": "~", "↑": "^", "↓": "v"}
 _GAP = 2
-_SHORTEST, _LONGEST = 3, 30
-"""Lengths of bars."""
+_SHORTEST, _LONGEST = 3, 30  # lengths of bars
 
 
 class Piece(NamedTuple):
@@ -36,18 +35,13 @@ class Cell(NamedTuple):
 class Column(NamedTuple):
     head: str
     cells: Sequence[Cell]
-    least: int
-    """Its least width."""
-    keep: int
-    """How much it matters: where there is no room, the column with the lowest goes first."""
+    least: int  # its least width
+    keep: int  # how much it matters: where there is no room, the column with the lowest goes first
     right: bool = False
-    grows: bool = False
-    """Whether it takes the room that is left over."""
+    grows: bool = False  # whether it takes the room that is left over
     most: int = 40
-    bar: int = 0
-    """Width of its bars."""
-    beside: int = 0
-    """The width of the same column in other tables, so that they stand below each other."""
+    bar: int = 0  # width of its bars
+    beside: int = 0  # the width of the same column in other tables, so that they stand below each other
 
 
 def text_columns(heads: Mapping[str, int], rows: Sequence[Sequence[str]], soft: Collection[str] = ()) -> list[Column]:
@@ -135,7 +129,6 @@ def clip(line: Line, width: int) -> Line:
 
 
 def headed(head: str, rows: Sequence[Line], style: str = "head") -> list[Line]:
-    """The lines of a table, one column from the edge of the screen."""
     return [[Piece(head, style)], *([Piece(" "), *row] for row in rows)]
 
 
@@ -144,7 +137,6 @@ def text_of(line: Line) -> str:
 
 
 def bars_for(encoding: str | None) -> str:
-    """The two letters of bars that an encoding can write."""
     return BARS if "utf" in (encoding or "").lower() else ASCII_BARS
 
 
@@ -180,7 +172,6 @@ def fold(line: str, width: int) -> list[str]:
 
 
 def wrap(line: str, width: int) -> list[str]:
-    """The line folded between words, if it has to be."""
     if columns(line) <= width:
         return [line]
     folded = textwrap.wrap(line, width, subsequent_indent=" " * min(8, width // 4), drop_whitespace=True)

@@ -129,7 +129,6 @@ def span(begin: float | None, end: float) -> str:
 
 
 def elapsed(begin: str | None, end: str | None, now: datetime) -> str:
-    """Time between two ISO instants, or until now."""
     if begin is None:
         return "-"
     last = instant(end) if end else now

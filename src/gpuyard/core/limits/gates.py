@@ -26,16 +26,10 @@ _ABSENT = object()
 
 
 class Room(NamedTuple):
-    """How much each of several accounts (users, groups, arrays) may still have."""
-
-    account: Ints
-    """Of each row of the table."""
-    left: Floats
-    """By account."""
-    cost: Ints
-    """Of each row of the table."""
-    why: Callable[[int], Reason]
-    """Why a row finds no room."""
+    account: Ints  # of each row of the table
+    left: Floats  # by account
+    cost: Ints  # of each row of the table
+    why: Callable[[int], Reason]  # why a row finds no room
 
 
 def gated(state: State, now: float) -> bool:
@@ -50,16 +44,13 @@ class Gates:
         self._state, self._now = state, now
         self._rows = state.waiting.array
         self._rooms = [*_array_rooms(state), *quota_rooms(state, now)]
-        self._left = [room.left for room in self._rooms]
-        """What would be left after the starts of the plan."""
+        self._left = [room.left for room in self._rooms]  # what would be left after the starts of the plan
         begin = state.table.begin[self._rows]
-        self.may: Flags = begin <= now
-        """Which waiting rows may be chosen."""
+        self.may: Flags = begin <= now  # which waiting rows may be chosen
         self._shut(np.array([*state.after, *state.promises], dtype=np.int64))
         for room in self._rooms:
             self.may &= room.left[room.account[self._rows]] >= room.cost[self._rows]
-        self.wake_at = float(begin[begin > now].min(initial=np.inf))
-        """When others may, although nothing happens."""
+        self.wake_at = float(begin[begin > now].min(initial=np.inf))  # when others may, although nothing happens
         if state.rules is not None and any(quota.gpu_hours for _, quota in state.rules.quotas):
             self.wake_at = min(self.wake_at, (now // HOUR + 1) * HOUR)
 

@@ -14,8 +14,7 @@ from gpuyard.core.loops.pool import Floats, Ints
 from gpuyard.core.model import Quota, Rules
 
 HOUR = 3600.0
-WEEK = 168
-"""Hours for which a quota of GPU-hours counts."""
+WEEK = 168  # hours for which a quota of GPU-hours counts
 
 
 class Ledger:
@@ -24,12 +23,9 @@ class Ledger:
     __slots__ = ("at", "faded", "hours")
 
     def __init__(self) -> None:
-        self.at = 0.0
-        """The instant up to which `faded` has faded."""
-        self.faded: list[float] = []
-        """GPU-seconds."""
-        self.hours: list[dict[int, float]] = []
-        """GPU-seconds by the hour since the epoch."""
+        self.at = 0.0  # the instant up to which `faded` has faded
+        self.faded: list[float] = []  # GPU-seconds
+        self.hours: list[dict[int, float]] = []  # GPU-seconds by the hour since the epoch
 
     def grow(self, users: int) -> None:
         while len(self.faded) < users:

@@ -64,7 +64,6 @@ def in_the_way(state: State, now: float) -> list[int]:
 
 
 def next_change(state: State, now: float) -> float:
-    """When a reservation begins or ends, or a job has to be told that one will begin."""
     times = [time for booking in _ahead(state, now) for time in (booking.begin, booking.end)]
     rows = state.running.array
     notices = state.table.notice[rows[state.table.preemptible[rows]]].tolist() if times else []

@@ -16,8 +16,7 @@ from gpuyard.core.loops.pool import Ints, Pool, Site, on_copy
 from gpuyard.core.plan import Plan, Start
 from gpuyard.core.state import State
 
-SHARED = "shared"
-"""Cause of a GPU that is withdrawn from jobs that want it whole, and not from those that share it."""
+SHARED = "shared"  # cause of a GPU that is withdrawn from jobs that want it whole, and not from those that share it
 _OUT_OF_REACH = 1e6  # percent: more than any share leaves, and little enough to be added and taken away exactly
 _NOTHING = 1.0  # bytes: less than any job asks for, and not 0, since it is a divisor
 
@@ -65,7 +64,6 @@ def take(state: State, taken: tuple[float, ...], buffer: float) -> None:
 
 
 def take_host(state: State, node: int, cpus: float, memory: float) -> None:
-    """Take CPUs and memory of a node away from jobs, from now on."""
     pool, (former_cpus, former_memory) = state.pool, state.hosted.get(node, (0.0, 0.0))
     for left, most, change in (
         (pool.cpus, pool.all_cpus, former_cpus - cpus),
@@ -90,10 +88,8 @@ def keep_no_more(state: State, row: int) -> None:
 
 
 class StandingPromises(NamedTuple):
-    due: list[int]
-    """Rows whose GPUs are free for them now."""
-    broken: list[int]
-    """Rows that cannot have their GPUs even when all jobs that are being stopped have left."""
+    due: list[int]  # rows whose GPUs are free for them now
+    broken: list[int]  # rows that cannot have their GPUs even when all jobs that are being stopped have left
 
 
 def standing_promises(state: State) -> StandingPromises:

@@ -28,14 +28,10 @@ NO_LIMIT = 2**62
 
 
 class Starts(NamedTuple):
-    """Jobs that a plan starts, in order, with their spots laid end to end."""
-
     rows: Ints
-    ends: Ints
-    """Where each job's spot ends in `bins`."""
+    ends: Ints  # where each job's spot ends in `bins`
     bins: Ints
-    size: Ints
-    """One number: how many jobs."""
+    size: Ints  # one number: how many jobs
 
 
 def new_starts(jobs: int, bins: int) -> Starts:
@@ -48,12 +44,10 @@ def new_starts(jobs: int, bins: int) -> Starts:
 
 
 def bins_taken(starts: Starts) -> int:
-    """Where the spot of the next job begins."""
     return int(starts.ends[starts.size[0] - 1]) if starts.size[0] > 0 else 0
 
 
 def start(site: Site, starts: Starts, row: int, spot: Ints) -> None:
-    """Claim the spot that was written behind those of the others, and note the job."""
     claim(site, row, spot)
     i = starts.size[0]
     starts.rows[i] = row
@@ -62,15 +56,11 @@ def start(site: Site, starts: Starts, row: int, spot: Ints) -> None:
 
 
 class Holders(NamedTuple):
-    """Running jobs, in some order, with their spots in one long array."""
-
     rows: Ints
-    begins: Counts
-    """Where each job's spot begins in `bins`."""
+    begins: Counts  # where each job's spot begins in `bins`
     ends: Counts
     bins: Counts
-    until: Floats
-    """When each is expected to end."""
+    until: Floats  # when each is expected to end
 
 
 def held_spot(holders: Holders, i: int) -> Ints:

@@ -28,7 +28,6 @@ class Profile(NamedTuple):
 
 
 def new_profile(now: float, holders: Holders, site: Site) -> Profile:
-    """What running jobs leave free, by their expected ends (all after now, ascending)."""
     times = np.unique(np.append(holders.until[holders.until < np.inf], now))
     n, gpus = len(times), len(site.pool.tenants) if site.fine else 0
     nodes = len(site.pool.cpus) if site.fine else 0
@@ -107,7 +106,6 @@ def earliest(row: int, profile: Profile, site: Site) -> tuple[int, Ints]:
 
 
 def book(profile: Profile, i: int, row: int, spot: Ints, site: Site) -> Profile:
-    """The profile with a job's reservation taken out of it from row i on."""
     end = profile.times[i] + site.demand.estimate[row]
     j = np.searchsorted(profile.times, end)
     if end < np.inf and (j == len(profile.times) or profile.times[j] != end):

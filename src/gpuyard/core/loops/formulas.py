@@ -8,12 +8,9 @@ import numpy as np
 
 A = Any  # a number or an array of numbers
 
-ENDLESS = 1e7
-"""Seconds, about four months: longer times, and unknown ones, count as this."""
-OVERDUE = 1.0
-"""Seconds until a job that has outlived its estimate is expected to end."""
-LENGTHS = 32
-"""Number of classes of job lengths, by powers of two."""
+ENDLESS = 1e7  # seconds, about four months: longer times, and unknown ones, count as this
+OVERDUE = 1.0  # seconds until a job that has outlived its estimate is expected to end
+LENGTHS = 32  # number of classes of job lengths, by powers of two
 
 
 def attained(progress: A, started: A, overhead: A, now: float) -> A:

@@ -16,8 +16,7 @@ import numpy as np
 
 from gpuyard.core.loops.pool import NO_TASKS, Demand, Flags, Floats, Ints, Pool, Tasks
 
-TYPICAL = 0.95
-"""The most popular kinds of job count, until they make up this part of the workload."""
+TYPICAL = 0.95  # the most popular kinds of job count, until they make up this part of the workload
 _CELLS = 40_000  # nodes x GPUs x tasks to look at in one go: what fits the cache is done twice as fast
 _NOISE = 1e-9
 
@@ -35,7 +34,6 @@ def kind_of(demand: Demand, row: int, memory: float) -> Kind:
 
 
 def typical(kinds: dict[Kind, int], scopes: Flags) -> Tasks:
-    """The typical tasks of a workload, from how often each kind of job has come."""
     if not kinds:
         return NO_TASKS
     ranked = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))

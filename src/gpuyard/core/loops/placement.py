@@ -168,7 +168,6 @@ def _whole_nodes(size: Counts, idle: Counts, k: int, nodes: Ints) -> bool:
 
 
 def needs_one_node(code: int, size: Counts, k: int) -> bool:
-    """Whether k whole GPUs fit exactly where a single node has as many idle."""
     return bool(code == CONSOLIDATE and (k <= size[0] or k <= size[most_idle(size)]))
 
 
@@ -255,7 +254,6 @@ def pieces(site: Site, row: int, spot: Ints) -> list[tuple[Site, Ints]]:
 
 
 def _parts_fit(site: Site, row: int, spot: Ints) -> bool:
-    """Whether the spots of all parts are free together, and each is on one node."""
     for part, piece in pieces(on_copy(site), row, spot):
         if len(np.unique(part.pool.node[piece])) > 1 or not fits_in_place(part, 0, piece):
             return False
@@ -280,7 +278,6 @@ def fits(site: Site, row: int) -> bool:
 
 
 def pick(code: int, pool: Pool, nodes: Ints, salt: int) -> Ints:
-    """Idle GPUs, one on each of the nodes given (a node given twice gives two)."""
     gpus = np.empty(len(nodes), dtype=np.int64)
     if len(nodes) == 1 and code != RANDOM:  # most jobs: the first GPU without a tenant
         begin = pool.first[nodes[0]]

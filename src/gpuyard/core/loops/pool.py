@@ -18,11 +18,9 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-Counts = Any
-"""A number for each node: an array, or a list, over which the interpreter loops several times faster."""
+Counts = Any  # A number for each node: an array, or a list, over which the interpreter loops several times faster
 
-INTERPRETED = True
-"""Whether loops are run by Python; where they are compiled, this is false."""
+INTERPRETED = True  # whether loops are run by Python; where they are compiled, this is false
 
 FIRST, PACK, SPREAD, CONSOLIDATE, RANDOM, PACKING, CLUSTERING, FGD = range(8)
 
@@ -32,59 +30,40 @@ BYTE = 1e-3  # ... and 16G - 5.3G - 5.3G must still hold 5.4G
 
 
 class Pool(NamedTuple):
-    first: Ints
-    """GPU number at which each node begins, and the number of GPUs at the end."""
-    size: Counts
-    """GPUs of each node."""
-    node: Ints
-    """Node of each GPU."""
-    idle: Counts
-    """GPUs without a tenant, per node."""
-    tenants: Ints
-    """Jobs on each GPU."""
-    memory: Floats
-    """Bytes left on each GPU."""
-    compute: Floats
-    """Percent left of each GPU."""
-    total: Floats
-    """Bytes of each GPU when empty."""
-    kind: Ints
-    """What each GPU is used for: k for a job of k whole GPUs, -1 for shares, 0 for none."""
-    cpus: Floats
-    """CPU cores left on each node; infinite where they are not counted."""
-    host: Floats
-    """Bytes of a machine's own memory left on each node; infinite where they are not counted."""
-    all_cpus: Floats
-    """CPU cores of each node when empty."""
-    all_host: Floats
-    """Bytes of each node's own memory when empty."""
+    first: Ints  # GPU number at which each node begins, and the number of GPUs at the end
+    size: Counts  # GPUs of each node
+    node: Ints  # node of each GPU
+    idle: Counts  # GPUs without a tenant, per node
+    tenants: Ints  # jobs on each GPU
+    memory: Floats  # bytes left on each GPU
+    compute: Floats  # percent left of each GPU
+    total: Floats  # bytes of each GPU when empty
+    kind: Ints  # what each GPU is used for: k for a job of k whole GPUs, -1 for shares, 0 for none
+    cpus: Floats  # CPU cores left on each node; infinite where they are not counted
+    host: Floats  # bytes of a machine's own memory left on each node; infinite where they are not counted
+    all_cpus: Floats  # CPU cores of each node when empty
+    all_host: Floats  # bytes of each node's own memory when empty
 
 
 class Demand(NamedTuple):
     gpus: Ints
     memory: Floats
     compute: Floats
-    scope: Ints
-    """Row of `scopes`; 0 is every GPU."""
+    scope: Ints  # row of `scopes`; 0 is every GPU
     scopes: Flags
     estimate: Floats
-    cpus: Floats
-    """CPU cores in all; 0 where they are not counted."""
-    host: Floats
-    """Bytes of host memory in all; 0 where they are not counted."""
+    cpus: Floats  # CPU cores in all; 0 where they are not counted
+    host: Floats  # bytes of host memory in all; 0 where they are not counted
 
 
 class Tasks(NamedTuple):
     """The typical jobs of a workload, by which fragmentation is measured (`fragmentation`)."""
 
     gpus: Ints
-    share: Floats
-    """Of each GPU, 0 to 1."""
+    share: Floats  # of each GPU, 0 to 1
     cpus: Floats
-    allowed: Flags
-    """Which GPUs (rows) are of a model that suits which task (columns)."""
-    popularity: Floats
-    """How much of the workload each task stands for; they add up to 1."""
+    allowed: Flags  # which GPUs (rows) are of a model that suits which task (columns)
+    popularity: Floats  # how much of the workload each task stands for; they add up to 1
 
 
 NO_TASKS = Tasks(EMPTY, np.empty(0), np.empty(0), np.empty((0, 0), dtype=np.bool_), np.empty(0))
@@ -95,16 +74,11 @@ class Site(NamedTuple):
 
     demand: Demand
     pool: Pool
-    code: int
-    """The placement, as a number."""
-    salt: int
-    """What random placement depends on."""
-    fine: bool
-    """Whether bins are GPUs, not nodes."""
-    tasks: Tasks = NO_TASKS
-    """The usual jobs; only `fgd` looks at them."""
-    parts: Any = None
-    """GPUs of each part of the jobs that have some, by row; compiled loops know of none."""
+    code: int  # the placement, as a number
+    salt: int  # what random placement depends on
+    fine: bool  # whether bins are GPUs, not nodes
+    tasks: Tasks = NO_TASKS  # the usual jobs; only `fgd` looks at them
+    parts: Any = None  # GPUs of each part of the jobs that have some, by row; compiled loops know of none
 
 
 def on_copy(site: Site) -> Site:
@@ -189,5 +163,4 @@ def takes_any(demand: Demand, row: int) -> bool:
 
 
 def counts_host(demand: Demand, row: int) -> bool:
-    """Whether a job takes CPUs or host memory that are counted."""
     return bool(demand.cpus[row] > 0 or demand.host[row] > 0)

@@ -45,12 +45,9 @@ class Slots(NamedTuple):
     """The GPUs of some nodes, a row for each node, as wide as the largest node of the cluster."""
 
     nodes: Ints
-    gpus: Ints
-    """GPU numbers; where a node has fewer GPUs, its own last one again, never usable."""
-    usable: Flags
-    """Which of them have room for the job."""
-    free: Floats
-    """How much of each GPU is free, 0 to 1."""
+    gpus: Ints  # GPU numbers; where a node has fewer GPUs, its own last one again, never usable
+    usable: Flags  # which of them have room for the job
+    free: Floats  # how much of each GPU is free, 0 to 1
 
 
 def usable_gpus(site: Site, row: int) -> Flags:
@@ -123,7 +120,6 @@ def lots(salt: int, nodes: Ints) -> Floats:
 
 
 def _left(site: Site, row: int, slots: Slots, with_cpus: bool) -> Floats:
-    """What the job would leave of each node's GPUs and CPUs, as parts of the largest node's."""
     pool, k = site.pool, site.demand.gpus[row]
     share = max(site.demand.compute[row] / 100.0, site.demand.memory[row] / pool.total[0])
     left: Floats = (slots.free.sum(1) - k * share) / slots.free.shape[1]
@@ -136,7 +132,6 @@ def _left(site: Site, row: int, slots: Slots, with_cpus: bool) -> Floats:
 
 
 def _packing(site: Site, row: int, slots: Slots) -> Floats:
-    """Occupied GPUs with little room first, then as few idle GPUs as possible, then the smallest idle nodes."""
     pool, k = site.pool, site.demand.gpus[row]
     if k == 0:
         return np.zeros(len(slots.nodes))
@@ -204,7 +199,6 @@ def by_node(site: Site, row: int) -> Ints:
 
 
 def _over_nodes(site: Site, row: int) -> Ints:
-    """As many GPUs of each node as its CPUs and host memory allow, the nodes with the most usable GPUs first."""
     pool, demand, k = site.pool, site.demand, site.demand.gpus[row]
     usable = usable_gpus(site, row)
     per_node = np.bincount(pool.node[usable], minlength=len(pool.first) - 1)

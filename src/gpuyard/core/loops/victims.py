@@ -155,7 +155,6 @@ def _make_room(row: int, behind: int, held: Counts, holders: Holders, site: Site
 
 
 def _in_reach(k: int, held: Counts, site: Site) -> bool:
-    """Whether k GPUs would be free if all holders that may be stopped were."""
     pool = site.pool
     for n in range(len(held)):
         pool.idle[n] += held[n]

@@ -26,25 +26,17 @@ from gpuyard.core.loops.pool import Floats
 from gpuyard.units import format_size
 
 FIT, HISTORY, CBP, PP = "fit", "history", "cbp", "pp"
-OVERCOMMITTED = (HISTORY, CBP, PP)
-"""Ways in which a job is let in although others asked for the memory."""
+OVERCOMMITTED = (HISTORY, CBP, PP)  # ways in which a job is let in although others asked for the memory
 _EVEN = 1e-12  # of the level: what varies by less is rounding, not variation
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """When usage is known well enough to decide by it."""
-
-    variation: float = 0.5
-    """Free memory that varies by less, relative to its mean, is steady."""
-    share: float = 0.8
-    """The part of the samples that a steady GPU must have had the memory free in."""
-    autocorrelation: float = 0.35
-    """Above this, the past tells of the future."""
-    lag: int = 10
-    """Samples, and so seconds where there is one in each, that are looked ahead."""
-    samples: int = 20
-    """With fewer nothing is decided."""
+    variation: float = 0.5  # free memory that varies by less, relative to its mean, is steady
+    share: float = 0.8  # the part of the samples that a steady GPU must have had the memory free in
+    autocorrelation: float = 0.35  # above this, the past tells of the future
+    lag: int = 10  # samples, and so seconds where there is one in each, that are looked ahead
+    samples: int = 20  # with fewer nothing is decided
 
 
 USUAL = Thresholds()
@@ -63,27 +55,22 @@ class Window:
 class Statistics:
     samples: int = 0
     mean_free: float = 0.0
-    variation: float = 0.0
-    """Of the free memory: its standard deviation, relative to its mean."""
+    variation: float = 0.0  # of the free memory: its standard deviation, relative to its mean
     p80_used: float = 0.0
     """What was used at most in most of the samples (four of five, unless the thresholds say otherwise)."""
-    harvested: float = 0.0
-    """What that leaves of the GPU."""
+    harvested: float = 0.0  # what that leaves of the GPU
     autocorrelation: float = 0.0
     phi0: float = 0.0
     phi1: float = 0.0
-    forecast: float = 0.0
-    """What will be free one lag ahead."""
+    forecast: float = 0.0  # what will be free one lag ahead
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
     """What a job will use of each of its GPUs at most, by what it and similar jobs have used."""
 
-    memory: float
-    """Bytes, with a margin."""
-    bare: float = 0.0
-    """Bytes without it."""
+    memory: float  # bytes, with a margin
+    bare: float = 0.0  # bytes without it
     evidence: str = ""
 
     @property
@@ -102,10 +89,8 @@ class Usage:
     peaks: Mapping[str, Peak] = field(default_factory=dict)
     """By job, waiting or running; other jobs count with what they asked for."""
     thresholds: Thresholds = USUAL
-    exempt: frozenset[str] = frozenset()
-    """Jobs that are let in by what they ask for alone."""
-    guarded: bool = True
-    """Whether expected use bounds what windows give away. Without that jobs die: for comparisons."""
+    exempt: frozenset[str] = frozenset()  # jobs that are let in by what they ask for alone
+    guarded: bool = True  # whether expected use bounds what windows give away. Without that jobs die: for comparisons.
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +98,17 @@ class Decision:
     """Whether admission lets a job onto a GPU, by which rule, and the numbers behind that (bytes)."""
 
     admitted: bool
-    by: str
-    """`fit`, `history`, `cbp` or `pp`; empty: not at all."""
+    by: str  # `fit`, `history`, `cbp` or `pp`; empty: not at all
     request: float
-    available: float
-    """What is not promised to others; below 0 where more is promised than there is."""
+    available: float  # what is not promised to others; below 0 where more is promised than there is
     harvested: float = 0.0
     forecast: float = 0.0
     variation: float = 0.0
     autocorrelation: float = 0.0
     samples: int = 0
-    bound: float | None = None
-    """What would be left if all the others came to what is expected of them; None: not known."""
-    why: str = ""
-    """In a sentence."""
-    need: float | None = None
-    """What the job is expected to need itself; None: not known."""
+    bound: float | None = None  # what would be left if all the others came to what is expected of them; None: not known
+    why: str = ""  # in a sentence
+    need: float | None = None  # what the job is expected to need itself; None: not known
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -101,7 +101,6 @@ def _held(state: State) -> Ints:
 
 
 def _raised(now: float, wanted: float, room: float) -> float | None:
-    """What a job on GPUs is charged in place of what it is now, if that is more and there is room."""
     higher = min(wanted, now + max(0.0, room))
     return higher if higher > now and (higher - now >= _STEP or higher == wanted) else None
 

@@ -20,10 +20,8 @@ from gpuyard.core.state import State
 from gpuyard.core.usage.admission import HISTORY, Decision, Usage, decide, need
 from gpuyard.units import format_size
 
-_TRIED = 100
-"""Waiting jobs that are tried in one plan."""
-_STOPS = ("strict", "commit")
-"""Disciplines under which no job overtakes one that has to wait."""
+_TRIED = 100  # waiting jobs that are tried in one plan
+_STOPS = ("strict", "commit")  # disciplines under which no job overtakes one that has to wait
 _RESERVES = ("easy", "easy-shadow", "conservative")
 
 
@@ -48,7 +46,6 @@ class _MemoryBooks:
         return float((self._state.pool.total[spot] - self.asked[spot]).min())
 
     def bound(self, gpu: int) -> float:
-        """What is left if every job there uses what it is expected to."""
         return float(self._state.pool.total[gpu] - self.least[gpu])
 
 

@@ -46,7 +46,6 @@ class JobMapping:
             self._thread.join()
 
     def write(self) -> None:
-        """Write the jobs of each GPU to its file, where they have changed."""
         devices = [device for device in self._context.machine.gpus.devices if not device.uuid.startswith("MIG-")]
         running = [view for view in list(self._context.store.open.values()) if view.state == "running"]
         _provide(self._folder)

@@ -75,7 +75,6 @@ class Interference:
                 log.debug("what jobs do to each other cannot be recorded now: %s", error)
 
     def _begin(self) -> None:
-        """Read the findings of earlier daemons."""
         asked = self._context.ask(lambda: recorded(self._context.store, self._context.state), changes=False)
         while not self._over.wait(_LEAST) and not asked.done():
             pass
@@ -141,7 +140,6 @@ def joined(now: Finding, then: Finding | None) -> Finding:
 
 
 def recorded(store: Store, state: State) -> dict[Pair, Finding]:
-    """The findings of the log, of those pairs that still count."""
     found: dict[Pair, Finding] = {}
     for record in store.latest("HarmMeasured"):
         event = record.event

@@ -44,8 +44,6 @@ class _Glance(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A row of a GPU, or of a job on it."""
-
     at: float
     who: Who
     values: dict[str, float]

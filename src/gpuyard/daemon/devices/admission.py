@@ -76,7 +76,6 @@ class Admission:
     # -- what is known ------------------------------------------------------------------------------
 
     def note(self, event: Event, details: Mapping[str, Any]) -> None:
-        """A new job on a GPU restarts its window."""
         if not self.on:
             return
         if isinstance(event, Placed):
@@ -95,7 +94,6 @@ class Admission:
 
     @property
     def stamp(self) -> float:
-        """Changes when there may be something new."""
         return self._sampled if self.on else 0.0
 
     def due(self, now: float) -> float:
@@ -117,7 +115,6 @@ class Admission:
         return ready and hopeful(self._context.state, known)
 
     def _matters(self) -> bool:
-        """Whether a job that shares GPUs waits, or is charged less than it asked for."""
         state = self._context.state
         if state.charges:
             return True
@@ -125,7 +122,6 @@ class Admission:
         return bool(len(rows)) and bool((state.table.compute[rows] < 100).any())
 
     def charge(self, now: float) -> None:
-        """Charge jobs with what they are expected to need."""
         state = self._context.state
         if not self.on and not state.charges:
             return
@@ -166,7 +162,6 @@ class Admission:
         return kind
 
     def _settled(self, running: list[int]) -> dict[str, tuple[str, Measure]]:
-        """Of each signature, the running job that has stopped growing and uses most."""
         found = dict[str, tuple[str, Measure]]()
         for row in running:
             job = self._context.state.ids[row]

@@ -67,7 +67,6 @@ def permanent_refusal(context: Context, planner: OrderedPlanner, request: Reques
 
 
 def refit_shares(context: Context, now: float) -> None:
-    """Give waiting shares whole GPUs, where too little is left of all GPUs for them."""
     state, table, room = context.state, context.state.table, _room(context)
     for row in _tight_shares(table, room):
         if state.phase[row] not in (Phase.QUEUED, Phase.HELD):

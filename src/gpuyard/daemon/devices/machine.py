@@ -66,8 +66,6 @@ def used_by_others(
 
 
 class ForeignTally:
-    """The foreign use of one GPU that counts."""
-
     def __init__(self) -> None:
         self.counted = 0  # bytes; whole steps
         self._seen: list[tuple[float, ForeignUse]] = []
@@ -103,8 +101,6 @@ class OwnerOn(Protocol):
 
 
 class Occupant(NamedTuple):
-    """A process on a GPU, and its job at the time of the look."""
-
     pid: int
     memory: int  # bytes on this GPU; 0 where that is not known
     who: Identity | None  # None if it was gone already
@@ -147,8 +143,7 @@ class Machine:
         self._shared = self._news = False
         self.often = OFTEN  # seconds between looks while jobs share GPUs
         self.looks = 0  # how often real GPUs were looked at
-        self.xids: Counter[tuple[int, int]] = Counter()
-        """Errors by GPU and number since the daemon began."""
+        self.xids: Counter[tuple[int, int]] = Counter()  # errors by GPU and number since the daemon began
         self.uses: Mapping[str, Mapping[int, int]] = {}
         """Bytes that jobs take of each simulated GPU, where they say what they use; replaced as a whole."""
         self._occupants: list[tuple[Occupant, ...]] = [()] * len(gpus.devices)
@@ -179,7 +174,6 @@ class Machine:
         return self._seen + max(period, min(SELDOM, _REST * self._cost))
 
     def is_stale(self) -> bool:
-        """Whether the last look is too old to start a job by it."""
         return not self.gpus.simulated and time.monotonic() - self._seen > _FRESH
 
     def began(self) -> None:
@@ -258,7 +252,6 @@ class Machine:
         return use
 
     def _taken(self, state: State, now: float) -> Iterator[tuple[MemoryTaken, str]]:
-        """Events of GPUs of which another part is unusable for shares now."""
         others = [tally.counted for tally in self._others]
         taken = tuple(self.buffer + other for other in others)
         if taken == state.taken or (not any(taken) and not state.taken):

@@ -31,8 +31,6 @@ _NOTHING = 50 * 2**20  # bytes that a driver may keep of an unused GPU
 
 
 class Seen(NamedTuple):
-    """What one look saw of an attempt."""
-
     job: str
     attempt: int
     began: float  # when the attempt did, in seconds since the epoch
@@ -183,7 +181,6 @@ class Measures:
         return round(gpus * seconds * gpu_part(work, self.gpu_memory), 3)
 
     def latest(self) -> dict[str, int]:
-        """What each job used of one of its GPUs, by the last look."""
         with self._lock:
             return {job: max(tally.current.values(), default=0) for job, tally in self._tallies.items()}
 
@@ -203,7 +200,6 @@ class Measures:
             return tally.measure(ended).to_json()
 
     def close(self) -> None:
-        """Write everything for the next daemon."""
         with self._lock:
             self._write_at = 0.0
             self._grown = self._changed
@@ -249,7 +245,6 @@ def _read(path: Path) -> dict[str, _Tally]:
 
 
 def seen_on(looks: Iterable[Look], state: State) -> list[Seen]:
-    """What a look at real GPUs saw of every attempt on them, by all its processes."""
     by_gpu = {look.device.index: look for look in looks}
     rows: list[int] = state.running.array.tolist()
     spots = {row: state.spot[row].tolist() for row in rows if not math.isinf(float(state.table.started[row]))}

@@ -26,8 +26,6 @@ _LATELY = 3.0  # seconds for which a full GPU explains the death of a job on it
 
 
 class Excess(NamedTuple):
-    """Use beyond a share of a GPU."""
-
     job: str
     attempt: int
     gpu: int
@@ -36,8 +34,6 @@ class Excess(NamedTuple):
 
 
 class OverLimit:
-    """Finds jobs that exceed their share."""
-
     def __init__(self, context: Context, stops: Stops) -> None:
         self._context, self._stops = context, stops
         self._warned: set[tuple[str, int]] = set()
@@ -79,14 +75,12 @@ class OverLimit:
         return any(ticks - self._full_at.get(gpu, -_LATELY) < _LATELY for gpu in gpus)
 
     def stopped(self, attempt: tuple[str, int]) -> bool:
-        """Whether an attempt, which is over now, was stopped for taking too much."""
         self._warned.discard(attempt)
         found = attempt in self._stopped
         self._stopped.discard(attempt)
         return found
 
     def stops(self, gpu: int) -> bool:
-        """Whether a job on a GPU exceeds its share, and is stopped if the GPU gets full."""
         over = [one for one in self._excesses() if one.gpu == gpu]
         return self._context.settings.over_memory != "warn" and bool(over)
 
@@ -148,7 +142,6 @@ class OverLimit:
                 yield largest
 
     def _is_short(self, gpu: int, over: list[Excess]) -> bool:
-        """Whether the excess leaves too little of a GPU for what the jobs on it were promised."""
         state, machine = self._context.state, self._context.machine
         excess = sum(one.used - one.promised for one in over if one.gpu == gpu)
         there = [row for row in self._staying() if gpu in state.spot[row].tolist()]

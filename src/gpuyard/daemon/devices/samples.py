@@ -78,7 +78,6 @@ class Samples:
         return Part(period, at, chosen, np.moveaxis(values, 0, -1))
 
     def _close_minute(self, at: float) -> None:
-        """Keep the means of a minute that is over."""
         began = self.newest // MINUTE * MINUTE
         if not self._minute or at < began + MINUTE:
             return

@@ -62,7 +62,6 @@ class Declared:
         return young
 
     def _said_by(self, job: str, attempt: int) -> str | None:
-        """The variable of the attempt's latest process that has it for itself."""
         for pid in reversed(processes_below(self._jobs, job, attempt)):
             if text := variable_of(pid, VARIABLE):
                 words = (read_proc(pid, "cmdline") or b"").rstrip(b"\0").split(b"\0")
@@ -87,8 +86,6 @@ _TELL_AGAIN = 5.0  # seconds after which a job that should be dead is reported a
 
 
 class SimulatedJob(NamedTuple):
-    """A job on GPUs, and what it wants of each of them at an instant."""
-
     view: JobView
     use: Use | None  # None: it declares nothing, so it uses what it asked for
     wanted: int = 0
@@ -112,8 +109,6 @@ class Death(NamedTuple):
 
 
 class SimulatedLoad:
-    """Lets simulated GPUs be busy, and run out of memory, while jobs are on them."""
-
     def __init__(self, context: Context, declared: Declared, ran_out: Callable[[str, int, int, int], None]) -> None:
         self._context, self._declared, self._ran_out = context, declared, ran_out
         self._store, self._machine = context.store, context.machine

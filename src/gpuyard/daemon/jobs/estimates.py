@@ -44,7 +44,6 @@ class Estimates:
         self.forget()
 
     def forget(self) -> None:
-        """Start again from what is on disk."""
         self._runs, self._predictions, self._waiting, self._profiling, self._outdated = {}, {}, {}, {}, {}
         for view in self._context.store.open.values():
             self._enlist(view.id, view.work)
@@ -62,7 +61,6 @@ class Estimates:
         return self._expected(work.signature, work.likeness, epochs_in(work.command))
 
     def expected(self, signature: str, likeness: str, command: Sequence[str]) -> Prediction:
-        """What is expected of jobs with this signature and command."""
         return self._expected(signature, likeness, epochs_in(command))
 
     def _expected(self, signature: str, likeness: str = "", epochs: float = 0.0) -> Prediction:
@@ -110,11 +108,9 @@ class Estimates:
         return f"{few}: {found.evidence}; --gpu-memory auto asks for that"
 
     def is_known(self, signature: str) -> bool:
-        """Whether runs of this signature tell how much memory it needs."""
         return self._expected(signature).memory > 0
 
     def profiler(self, signature: str) -> str | None:
-        """The open trial job of a signature."""
         job = self._profiling.get(signature)
         row = self._context.state.row_of.get(job or "")
         return job if row is not None and not self._context.state.phase[row].over else None
@@ -178,7 +174,6 @@ class Estimates:
 
     @property
     def has_more(self) -> bool:
-        """Whether jobs are left for the next turn."""
         return bool(self._outdated)
 
     def update_waiting(self, now: float) -> None:
@@ -206,7 +201,6 @@ class Estimates:
         return row is not None and state.phase[row] in (Phase.QUEUED, Phase.HELD)
 
     def _is_current(self, job: str) -> bool:
-        """Whether a waiting job asks for what it should, by a quick check."""
         view, state = self._context.store.open.get(job), self._context.state
         if view is None or not view.work.get("auto_memory") or view.work.get("ooms"):
             return False
@@ -257,7 +251,6 @@ def _differs(before: Request, after: Request) -> bool:
 
 
 def _is_near(before: float, after: float) -> bool:
-    """Whether a share may stay, though another size is known now."""
     return _SHRINKS * before <= after <= before
 
 
@@ -272,7 +265,6 @@ def run_of(row: tuple[Any, ...]) -> Run:
 
 @lru_cache(maxsize=50_000)
 def _run_of_row(command: str) -> tuple[float, bool]:
-    """The epochs that a command asks for, and whether it is a trial."""
     words = json.loads(command)
     return epochs_in(words), is_trial(words)
 
@@ -292,7 +284,6 @@ class KnownSignature(NamedTuple):
 
 
 def all_known(reader: Reader, user: str, limit: int, few: float, part: float) -> Iterator[KnownSignature]:
-    """The known signatures, the latest first."""
     for signature, whose, name, command, count, last in reader.signatures(user, limit):
         runs = [run_of(row) for row in reversed(reader.runs("signature", signature, LATEST))]
         expected = predict(runs, [], 0.0, few, part)
@@ -306,7 +297,6 @@ def all_known(reader: Reader, user: str, limit: int, few: float, part: float) ->
 def expected_of(
     reader: Reader, signature: str, likeness: str, epochs: float, few: float, part: float
 ) -> tuple[Prediction, list[dict[str, Any]]]:
-    """What is expected of a job, and the runs that say so."""
     runs, alike = (reader.runs(kind, key, LATEST) for kind, key in (("signature", signature), ("likeness", likeness)))
     known, similar = ([run_of(row) for row in reversed(rows)] for rows in (runs, alike))
     found = predict(known, similar, epochs, few, part)
@@ -315,7 +305,6 @@ def expected_of(
 
 
 def title(command: Sequence[str]) -> str:
-    """A command as listings show it."""
     return " ".join(shown(unwrapped(command)))
 
 

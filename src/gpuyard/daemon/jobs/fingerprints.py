@@ -38,7 +38,6 @@ class _Reader:
         self.until = time.monotonic() + _LASTS
 
     def may(self, found: os.stat_result, bit: int) -> bool:
-        """Whether the user may read a file, or pass a folder, by the kernel's rules."""
         if self._uid is None:
             return True
         if found.st_uid == self._uid:

@@ -62,7 +62,6 @@ class Dependencies:
         return [(s.id, Phase(s.state)) for s in self._context.store.standing(id=job)]
 
     def _of_array(self, array: str) -> list[tuple[str, Phase]]:
-        """The tasks of an array, in order."""
         state = self._context.state
         if (some := some_of(array)) is not None:
             wanted = {task_id(some[0], task) for task in some[1]}
@@ -92,7 +91,6 @@ class Dependencies:
         return [(job, self._phase(job, "queued")) for job in (*written, *fresh)]
 
     def _unwritten(self) -> Iterator[tuple[str, str, str]]:
-        """Id, name and user of jobs submitted in this turn."""
         for record in self._context.unwritten:
             if isinstance(record.event, Submitted):
                 yield record.event.job, record.details.get("work", {}).get("name", ""), record.event.request.user
@@ -124,8 +122,6 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """What a batch is called, and how its rows start."""
-
     name: str
     key: str = ""  # identifies the file of the batch; empty: nothing does
     waves: bool = False  # whether rows start in their order, wave by wave; else the policy alone decides
@@ -142,14 +138,11 @@ class NewJobs(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The id of the job, or of its array."""
         id, request, _ = self.jobs[0]
         return request.array or id
 
 
 class IntakeResult(NamedTuple):
-    """What became of several submissions."""
-
     ids: list[str]  # of each accepted job or array
     refused: list[tuple[int, str]]  # position, from 0 on, and reason of each refused one
 
@@ -242,7 +235,6 @@ class Intake:
         return IntakeResult(self._record(as_batch(entries, how, sorted([*refusals, *rows]))), refused)
 
     def _entries(self, wanted: Sequence[JobRequest]) -> tuple[list[NewJobs], list[tuple[int, str]]]:
-        """The jobs to record, and the refused submissions."""
         entries: list[NewJobs] = []
         refused: list[tuple[int, str]] = []
         batch: list[list[str]] = []

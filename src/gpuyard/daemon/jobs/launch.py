@@ -41,7 +41,6 @@ _ALWAYS = ("GPUYARD_GPU_MEMORY", *_TORCH)
 
 
 def _memory_cap(fraction: float, environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that make frameworks stop at a part of a GPU."""
     said = next((environment[name] for name in _TORCH if environment.get(name)), "")
     found = {}
     if _FRACTION not in said:

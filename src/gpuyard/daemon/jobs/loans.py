@@ -37,8 +37,6 @@ _CAUSES = {
 
 @dataclass(slots=True)
 class GrantHistory:
-    """The grants and times of a job so far."""
-
     attempt: int = 0
     last: int = 0  # the number of the last event
     gpus: list[int] = field(default_factory=list)  # its own
@@ -59,7 +57,6 @@ class GrantHistory:
 
     @property
     def all_gpus(self) -> list[int]:
-        """Its own first."""
         return [*self.gpus, *self.lent]
 
 
@@ -184,8 +181,6 @@ _SHOWN = 5  # other jobs that a reason names
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a job reports about itself."""
-
     at: float  # on the time of day
     ticks: float  # on the monotonic clock
     attempt: int
@@ -227,7 +222,6 @@ class Offers:
     # -- what jobs tell ---------------------------------------------------------------------------
 
     def heard(self, job: str, attempt: int, numbers: Mapping[str, Any], decision: Mapping[str, Any]) -> None:
-        """A running job reports how it does, and perhaps what it decided."""
         now = self._context.clock.now()
         if not self._runs(job, attempt):
             return
@@ -346,7 +340,6 @@ class Offers:
             gains = {other: gain for other, gain in gains.items() if other != job}
 
     def _gains(self, now: float) -> dict[str, float]:
-        """The gain by one more GPU of each job that may be offered one."""
         ticks = time.monotonic()
         return {
             job: report.gain
@@ -405,7 +398,6 @@ def _numbers(report: Report) -> dict[str, Any]:
 
 
 def points(gain: float) -> str:
-    """Accuracy per second as points (hundredths) per minute."""
     return f"{gain * 6000:.3g}"
 
 

@@ -61,8 +61,6 @@ _CLOCKS = 0.1  # seconds by which the time of a file may be before that of the a
 
 
 class OwnFiles:
-    """Reads the end of jobs' own output files, one at a time."""
-
     def __init__(self) -> None:
         self._reading: threading.Thread | None = None
 
@@ -106,8 +104,6 @@ _CRASHES = (134, 135, 139)  # abort, bus error and segmentation fault: what prog
 
 
 class Ooms:
-    """Recognises attempts that ran out of GPU memory."""
-
     def __init__(self, context: Context, stops: Stops, over_limit: OverLimit) -> None:
         self._context, self._stops, self._over_limit = context, stops, over_limit
         self._wanted: dict[tuple[str, int], float] = {}
@@ -182,7 +178,6 @@ class Ooms:
         return f"{what}; {why}" if why else what
 
     def _resize(self, job: str, work: Work, request: Request, share: Share, at: float) -> None:
-        """Change the request, in the same transaction as the requeue."""
         state = self._context.state
         asked = work.asked_memory or (0.0 if work.auto_memory else request.memory)
         if share.counted:
@@ -199,6 +194,5 @@ class Ooms:
         self._context.record(Edited(at, job, another), work=work.to_json(), **said)
 
     def _sizes(self, request: Request) -> list[float]:
-        """The sizes of the GPUs that the job may run on."""
         devices = self._context.machine.gpus.devices
         return [float(device.memory) for device in devices if not request.scope or device.index in request.scope]

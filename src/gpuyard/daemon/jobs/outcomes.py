@@ -38,8 +38,6 @@ def doom_of(state: State, row: int) -> str:
 
 
 class Outcomes:
-    """Turns the engine's reports into events, and decides on retries."""
-
     def __init__(self, context: Context, stops: Stops, ooms: Ooms, declared: Declared) -> None:
         self._context, self._stops, self._ooms, self._declared = context, stops, ooms, declared
         self._times, self._kills = context.times, KernelKills()

@@ -62,7 +62,6 @@ def check_profile(text: str) -> float:
 
 
 def profile_of(work: Work, request: Request, id: str, own_id: bool) -> tuple[Work, Request]:
-    """The trial job with this id."""
     seconds = check_profile(work.profile)
     command = [word.replace("{id}", id) for word in work.command] if own_id else list(work.command)
     command = command if seconds else overridden(command, _words(work.profile))

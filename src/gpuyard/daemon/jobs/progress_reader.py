@@ -101,7 +101,6 @@ class ProgressReader:
         return None if seen.reading is None else (seen.reading, seen.at)
 
     def report(self, view: JobView, done: float, total: float, now: float) -> None:
-        """Keep a job's own report until the next one, or the daemon's end."""
         seen = self._jobs.get(view.id)
         if seen is None or seen.attempt != view.attempt:
             seen = _Seen(view.attempt)

@@ -22,8 +22,6 @@ from gpuyard.faults import point
 
 
 class TimeLimits:
-    """When running attempts run out of time."""
-
     def __init__(self) -> None:
         self._ends: list[tuple[float, str, int]] = []
         self._end_of: dict[tuple[str, int], float] = {}
@@ -63,8 +61,6 @@ class Stop(NamedTuple):
 
 
 class Stops:
-    """Tells attempts to end."""
-
     def __init__(self, context: Context) -> None:
         self._context, self._work_of = context, context.work_of
         self._pending: list[Stop] = []
@@ -78,7 +74,6 @@ class Stops:
         self._pending = []
 
     def recall(self, job: str, cause: str, now: float, grace: float | None = None, **details: Any) -> None:
-        """Tell a job on GPUs to end."""
         state = self._context.state
         row = state.row_of[job]
         before = state.recalled.get(row, PREEMPTED)
@@ -89,7 +84,6 @@ class Stops:
         self.again(row, grace)
 
     def again(self, row: int, grace: float | None = None) -> None:
-        """Ask a recalled job to end, perhaps one that an earlier daemon recalled."""
         state = self._context.state
         job, attempt, cause = state.ids[row], state.attempt[row], state.recalled[row]
         signal = self._work_of(job).signal if cause == PREEMPTED and grace is None else "TERM"

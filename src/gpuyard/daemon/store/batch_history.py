@@ -48,8 +48,6 @@ class BatchHead(NamedTuple):
 
 
 class BatchLog:
-    """Reads batches as of one instant."""
-
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
@@ -87,7 +85,6 @@ class BatchLog:
         return list(map(views.from_row, found))
 
     def ended(self, batch: str, since: float) -> list[JobView]:
-        """Jobs of a batch that ended at an instant or later, in that order."""
         found = self.rows(batch, "AND ended >= ? AND json_extract(work, '$.row') IS NOT NULL", (since,))
         return sorted(found, key=lambda view: (view.ended or 0.0, view.number))
 

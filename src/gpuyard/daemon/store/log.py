@@ -60,8 +60,6 @@ class JobStanding(NamedTuple):
 
 
 class Store:
-    """The store's writer."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection = _connect(path)
@@ -75,7 +73,6 @@ class Store:
             self.checkpointed = self._number("SELECT max(seq) FROM checkpoint")
 
     def close(self) -> None:
-        """Close the file, with everything in it and nothing beside it."""
         with suppress(sqlite3.Error):  # where it cannot be written, the next life reads what lies beside it
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
@@ -243,7 +240,6 @@ class Store:
         return state
 
     def latest(self, kind: str) -> Iterator[Record]:
-        """Events of the whole machine of one kind, the latest first."""
         found = self._connection.execute(
             "SELECT at, kind, job, attempt, data FROM events WHERE kind = ? AND job IS NULL ORDER BY seq DESC", (kind,)
         )
@@ -254,7 +250,6 @@ class Store:
         return float(found.fetchone()[0] or 0.0)
 
     def latest_at(self, job: str) -> float:
-        """The time of a job's last event."""
         found = self._connection.execute("SELECT at FROM events WHERE job = ? ORDER BY seq DESC LIMIT 1", (job,))
         return float((found.fetchone() or (0.0,))[0])
 
@@ -269,7 +264,6 @@ class Store:
         return str(json.loads(self.kept(key)))
 
     def kept(self, key: str) -> str:
-        """The environment or script with a hash, as stored."""
         found = self._connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
         if found is None:
             raise UserError("its environment, or its script, is not kept any more; submit it anew")
@@ -298,7 +292,6 @@ class Store:
         return list(dict.fromkeys(name for (name,) in found))
 
     def described(self, job: str) -> Record | None:
-        """The event with a job's present request."""
         found = self._connection.execute(
             "SELECT at, kind, job, attempt, data FROM events WHERE job = ? AND kind IN ('Submitted', 'Edited') "
             "ORDER BY seq DESC LIMIT 1",
@@ -307,7 +300,6 @@ class Store:
         return decode(Row(*found)) if found else None
 
     def recalled(self, job: str, attempt: int) -> Mapping[str, Any]:
-        """The details of an attempt's last recall."""
         found = self._connection.execute(
             "SELECT at, kind, job, attempt, data FROM events WHERE job = ? AND attempt = ? AND kind = 'Recalled' "
             "ORDER BY seq DESC LIMIT 1",
@@ -324,7 +316,6 @@ class Store:
 
 
 def hashed(environment: Mapping[str, str] | str) -> tuple[str, str]:
-    """Hash and stored content of an environment or a script."""
     kept = environment if isinstance(environment, str) else dict(sorted(environment.items()))
     content = json.dumps(kept, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()[:32], content
@@ -361,12 +352,10 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _run_script(connection: sqlite3.Connection, script: Path, version: int) -> None:
-    """Run a script in one transaction."""
     connection.executescript(f"BEGIN;\n{script.read_text()}\nPRAGMA user_version = {version};\nCOMMIT;")
 
 
 def _sentence(path: Path, error: sqlite3.Error) -> str:
-    """What is wrong with the store, and what to do."""
     text = str(error)
     if "full" in text:
         return f"the disk that holds {path} is full; free some space, nothing is lost"
@@ -387,8 +376,6 @@ _RETRY = 60.0
 
 
 class Checkpoints:
-    """Makes checkpoints now and then."""
-
     def __init__(self, store: Store) -> None:
         self._store = store
         self._not_before = -math.inf

@@ -92,8 +92,6 @@ _AT_ONCE = 500  # jobs that one question names
 
 
 class Answered(NamedTuple):
-    """An answered request with a key."""
-
     user: str
     key: str
     request: str  # a hash of what was asked for
@@ -173,7 +171,6 @@ class Reader:
         return answer_of(self._connection, user, key)
 
     def tasks(self, array: str) -> dict[str, int]:
-        """The number of an array's tasks in each state."""
         return dict(
             self._connection.execute("SELECT state, count(*) FROM jobs WHERE array = ? GROUP BY state", (array,))
         )
@@ -183,11 +180,9 @@ class Reader:
         return [id for (id,) in found] if array else []
 
     def counts(self) -> dict[str, int]:
-        """The number of jobs in each state."""
         return dict(self._connection.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
 
     def happened(self, after: int, until: int, wish: EventFilter, limit: int) -> Iterator[tuple[int, Row, str | None]]:
-        """Events in a range of numbers, in order, each with the user of its job."""
         terms, values = ["seq > ?", "seq <= ?"], list[Any]((after, until))
         if wish.job:
             terms.append("events.job IN (SELECT ? UNION ALL SELECT id FROM jobs WHERE array = ? AND array <> '')")
@@ -248,7 +243,6 @@ class Reader:
         return select_latest_runs(self._connection, kind, key, limit)
 
     def past_runs(self, kind: str, key: str, limit: int) -> list[dict[str, Any]]:
-        """The same runs for listings."""
         return select_past_runs(self._connection, kind, key, limit)
 
     def signatures(self, user: str, limit: int) -> list[tuple[Any, ...]]:

@@ -40,8 +40,6 @@ class Record:
 
 
 class Row(NamedTuple):
-    """A record as the log stores it."""
-
     at: float
     kind: str
     job: str | None

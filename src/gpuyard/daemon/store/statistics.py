@@ -58,7 +58,6 @@ _NEWEST = "ORDER BY begin DESC LIMIT :most"
 
 
 def usage(path: Path, since: float, until: float, limit: int) -> tuple[dict[str, list[Any]], bool]:
-    """The latest spans of a window, column by column, and whether there are more."""
     values = {"since": since, "until": until, "most": limit + 1}
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)) as connection:
         connection.execute("BEGIN")  # all from one instant
@@ -89,7 +88,6 @@ class Spell(NamedTuple):
 
 
 def spells(events: Iterable[Row]) -> list[Spell]:
-    """The attempts in some events, in the order of their starts."""
     placed: dict[tuple[str, int], tuple[int, ...]] = {}
     found: dict[tuple[str, int], Spell] = {}
     for row in events:
@@ -152,8 +150,6 @@ _FIRST_START = """CASE WHEN attempt > 1
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A span of time, and its capacity."""
-
     since: float
     until: float
     gpus: int
@@ -191,7 +187,6 @@ def statistics(path: Path, window: Window) -> dict[str, Any]:
 def _by_use(
     kind: str, had: Mapping[str, float], submitted: Mapping[str, int], ended: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """Use per user or node, the largest first."""
     return [
         {
             kind: name, "gpu_hours": had.get(name, 0.0), "submitted": submitted.get(name, 0),
@@ -220,7 +215,6 @@ def _each(found: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:
 
 
 def _submitted(connection: sqlite3.Connection, window: Window, kind: str = "user") -> dict[Any, int]:
-    """The number of jobs that each user submitted, or of another kind."""
     first, behind = (_first_since(connection, at) for at in (window.since, window.until))
     found = connection.execute(
         f"SELECT {kind}, count(*) FROM jobs WHERE number >= ? AND number < ? GROUP BY 1", (first, behind)
@@ -273,6 +267,5 @@ def _counts(connection: sqlite3.Connection, count: int) -> list[int]:
 
 
 def _at(connection: sqlite3.Connection, places: Sequence[int]) -> dict[int, float]:
-    """The values at some places of a sorted table."""
     marks = ",".join("?" * len(places))
     return dict(connection.execute(f"SELECT rowid, v FROM spread WHERE rowid IN ({marks})", places).fetchall())

@@ -84,8 +84,6 @@ _LONGEST = 200  # characters of a job's own reason that its line shows
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as it stands."""
-
     number: int
     id: str
     name: str
@@ -157,7 +155,6 @@ def fold_view(view: JobView | None, number: int, record: Record) -> JobView | No
 
 
 def _adapted(event: Granted | Adapted, details: Mapping[str, Any]) -> str:
-    """The last decision of a job that adapts."""
     if isinstance(event, Granted):
         return f"was given GPU {', '.join(map(str, event.gpus))}: {details.get('why', '')}"
     reason = str(details.get("reason", ""))
@@ -174,7 +171,6 @@ def _changed_nothing(event: Granted | Adapted, details: Mapping[str, Any]) -> bo
 
 
 def _let_in(view: JobView, details: Mapping[str, Any]) -> JobView:
-    """The view with the admission of the attempt, if the event has one."""
     if "admission" not in details and "admission" not in view.measured:
         return view
     before = {name: value for name, value in view.measured.items() if name != "admission"}
@@ -182,7 +178,6 @@ def _let_in(view: JobView, details: Mapping[str, Any]) -> JobView:
 
 
 def _measured(view: JobView, at: float, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """What an attempt used that is over, and the totals of all attempts."""
     if not measured:  # it never began, or that was not measured then
         return {name: value for name, value in view.measured.items() if name in (*TOTALS, "admission")}
     seconds = 0.0 if view.started is None else max(0.0, at - view.started)

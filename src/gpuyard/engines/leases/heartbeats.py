@@ -9,8 +9,7 @@ from typing import Protocol
 
 from gpuyard.units import format_duration
 
-REST = 20.0
-"""Seconds for which GPUs must be free before their user counts as done: between epochs they are idle."""
+REST = 20.0  # seconds for which GPUs must be free before their user counts as done: between epochs they are idle
 
 
 class InUse(Protocol):

@@ -65,8 +65,6 @@ _DEEPEST = 32
 
 
 class Caller(NamedTuple):
-    """A process above us."""
-
     pid: int
     parent: int
     name: str
@@ -95,7 +93,6 @@ def find_holder(pid: int | None = None, asker: int | None = None) -> Found:
 
 
 def _climb(asker: int) -> Caller | None:
-    """Climb to the process that reads what is printed."""
     writes = {_pipe(asker, 1)}
     first = None
     for caller in _callers(asker):
@@ -135,7 +132,6 @@ def _look(pid: int) -> Caller | None:
 
 
 def _is_copy(caller: Caller, parent: Caller) -> bool:
-    """Whether it is a fork of its parent and nothing more, such as a subshell."""
     return caller.image == parent.image and caller.image[0] not in ("0", "1")  # those hide it from us
 
 
@@ -146,7 +142,6 @@ def _pipe(pid: int, number: int) -> str | None:
 
 
 def _read_pipes(pid: int) -> Iterator[str]:
-    """The pipes that a process has the reading end of."""
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:

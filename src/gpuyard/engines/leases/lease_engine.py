@@ -122,7 +122,6 @@ class LeaseEngine:
         return self._epoll.fileno()
 
     def watch(self, job: str) -> None:
-        """Watch the processes of a waiting lease."""
         terms = self._find(job)
         if terms is not None and job not in self._leases:
             self._leases[job] = lease = _Lease(job, terms)
@@ -130,7 +129,6 @@ class LeaseEngine:
             self._watch_waiting(lease)
 
     def launch(self, task: Task, attempt: int, placement: Placement) -> None:
-        """Give a lease to its holder."""
         known = self._leases.get(task.job)
         if known is not None and known.attempt == attempt:
             return
@@ -353,8 +351,6 @@ class LeaseEngine:
 
 
 class RoutingEngine:
-    """Leaves leases to one engine and jobs to another."""
-
     def __init__(self, jobs: Engine, leases: LeaseEngine) -> None:
         self._jobs, self._leases = jobs, leases
         self._epoll = select.epoll()

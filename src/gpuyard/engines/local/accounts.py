@@ -14,8 +14,6 @@ NOBODY = 65534  # the group of a user whom the system knows by a number only: on
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The user that a job runs as."""
-
     uid: int
     gid: int
     groups: tuple[int, ...] = ()

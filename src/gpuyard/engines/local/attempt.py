@@ -29,8 +29,6 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 
 @dataclass(slots=True, eq=False)
 class LocalAttempt:
-    """An attempt whose wrapper was started, or adopted."""
-
     job: str
     attempt: int
     folder: Path
@@ -63,7 +61,6 @@ class LocalAttempt:
         return Running(self.job, self.attempt, at, str(self.pid))
 
     def suspect(self) -> Suspect:
-        """What a census identifies it by."""
         if not self.witnessed:
             return Suspect(str(self.folder), uid=self.uid)
         return Suspect(str(self.folder), self.pid, self.claim.wrapper.started if self.claim else None, self.uid)
@@ -84,7 +81,6 @@ class LocalAttempt:
         self.look_at, self._pause = 0.0, _SHORTEST_PAUSE
 
     def urgent(self, now: float) -> bool:
-        """Whether it is worth some effort to find its processes now."""
         return now >= self.kill_at or (self.stopping and not self.asked)
 
     def rest(self, now: float) -> None:
@@ -96,7 +92,6 @@ class LocalAttempt:
             self.look_at = min(self.kill_at, self.ask_again)  # its wrapper tells us, should it end before
 
     def ask(self, now: float) -> None:
-        """Note that its processes are asked to end, for the first time or again."""
         young = self.claim is not None and time.time() - self.claim.at < _YOUNG
         self.ask_again = now + _YOUNG if young and not self.asked else float("inf")
         self.sent.add(self.number)
@@ -137,7 +132,6 @@ _PROBLEMS = {125: "cannot enter its directory", 126: "cannot be executed", 127: 
 
 
 def verdict(job: str, attempt: int, folder: Path, status: int | None) -> Ended:
-    """How a claimed attempt ended, now that its wrapper is gone."""
     if written := wrapper.read_exit(folder):
         problem = _PROBLEMS.get(written.code, "")
         message = f"{problem}: {written.missing}" if written.missing else ""

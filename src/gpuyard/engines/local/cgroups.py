@@ -57,7 +57,6 @@ class Cgroup:
         return True
 
     def members(self) -> list[int]:
-        """The processes in it, and in those that the job made below it."""
         found = _read_members(self.path)
         for folder, _, _ in os.walk(self.path):
             if folder != self.path:
@@ -92,8 +91,6 @@ class Cgroups:
 
 
 class Membership:
-    """Finds the attempt of a process by its cgroup, wherever that was made."""
-
     def __init__(self, directory: Path) -> None:
         self._pattern = re.compile(rf"^0::.*/{_name(directory)}/([^/]+)\.(\d+)(?:/|$)", re.MULTILINE)
 

@@ -45,19 +45,16 @@ class Folders:
         return folder
 
     def parse(self, mark: str | None) -> tuple[str, int] | None:
-        """The attempt whose directory a mark names."""
         parts = Path(mark).parts[-2:] if mark else ()
         if len(parts) != 2 or not parts[1].isdigit() or not _NAME.fullmatch(parts[0]):
             return None
         return (parts[0], int(parts[1])) if str(self.directory / parts[0] / parts[1]) == mark else None
 
     def work(self, job: str) -> Path:
-        """The directory of a job, kept over attempts."""
         _check(job)
         return self._work / job
 
     def make_work(self, job: str, account: Account | None) -> Path:
-        """The same, created for the user."""
         folder = self.work(job)
         try:
             with suppress(FileExistsError):
@@ -74,7 +71,6 @@ class Folders:
         return folder
 
     def _make_parent(self) -> None:
-        """Others may pass through, as far as the modes of their own directories let them."""
         try:
             self._work.mkdir(mode=0o700, exist_ok=True)
             if self._shared:
@@ -83,7 +79,6 @@ class Folders:
             raise EngineError(f"cannot create {self._work}: {error.strerror}") from error
 
     def leave_work(self, job: str) -> None:
-        """Remove a job's directory if it is empty."""
         with suppress(OSError):  # it is not there, or not empty, or the user has put something else in its place
             handle = os.open(self.work(job), _DIRECTORY)
             try:
@@ -100,7 +95,6 @@ class Folders:
 
 
 def work_in(directory: Path) -> Path:
-    """Where jobs have directories of their own, beside those of their attempts."""
     return directory.parent / "work"
 
 

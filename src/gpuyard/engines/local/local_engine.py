@@ -184,7 +184,6 @@ class LocalEngine:
         self._ending.add(run)
 
     def observe(self) -> list[Report]:
-        """Attend to all attempts that begin or end, and report."""
         for pidfd, _ in self._epoll.poll(0):
             self._wrapper_ended(self._held[pidfd])
         now = time.monotonic()
@@ -260,7 +259,6 @@ class LocalEngine:
         self._ending.discard(run)
 
     def _look_at_beginning(self, run: LocalAttempt, now: float) -> None:
-        """Report that it runs as soon as its wrapper has claimed it."""
         claim = wrapper.read_claim(run.folder)
         if isinstance(claim, wrapper.Claim) and claim.wrapper.pid == run.pid:
             run.claim = claim
@@ -340,7 +338,6 @@ class LocalEngine:
         return all(mark is not None and mark != str(run.folder) for mark in marks)
 
     def _take_census(self, runs: Sequence[LocalAttempt], now: float) -> list[tuple[LocalAttempt, list[int]]]:
-        """The processes that are left. Those to be killed are stopped and counted again, to find what they forked."""
         for run in runs:
             if now >= run.kill_at:
                 run.halt_group()

@@ -183,7 +183,6 @@ def leave_keyring() -> None:
 
 
 def check_tools() -> None:
-    """Check that a root daemon can start jobs as their users."""
     problem = _problem()
     if problem:
         raise UserError(

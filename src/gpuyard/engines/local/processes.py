@@ -72,7 +72,6 @@ def look(pid: int) -> Process | None:
 
 
 def variable_of(pid: int, name: str) -> str | None:
-    """A variable of the environment that a process was started with."""
     environment = read_proc(pid, "environ")
     prefix = os.fsencode(f"{name}=")
     for entry in (environment or b"").split(b"\0"):
@@ -82,7 +81,6 @@ def variable_of(pid: int, name: str) -> str | None:
 
 
 def mark_of(pid: int) -> str | None:
-    """The attempt directory in the environment that a process was started with."""
     return variable_of(pid, MARK)
 
 
@@ -233,8 +231,7 @@ class Suspect:
     leader: int | None = None
     """The wrapper's process id, which leads the session; None where that id may have been reused."""
     started: int | None = None  # the wrapper's start time
-    uid: int | None = None
-    """The user whose processes may carry its mark, since marks can be forged; None: any user."""
+    uid: int | None = None  # the user whose processes may carry its mark, since marks can be forged; None: any user
 
 
 class Census:
@@ -290,7 +287,6 @@ def _sort_out(processes: Mapping[int, Process], suspects: Collection[Suspect]) -
 
 
 def _marked(pid: int, users: Mapping[str, int | None]) -> str | None:
-    """The attempt whose mark a process carries, and may carry."""
     mark = mark_of(pid)
     if mark is None or mark not in users:
         return None

@@ -16,7 +16,6 @@ _REMOVED = ".removed-"
 
 
 def jobs_in(directory: Path) -> list[str]:
-    """The jobs with files in an engine's directory, except the newest."""
     found: list[str] = []
     newest = -1
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
@@ -40,7 +39,6 @@ def remove(directory: Path, job: str) -> None:
 
 
 def finish_removing(directory: Path) -> None:
-    """Finish an interrupted removal."""
     for parent in (work_in(directory), directory):
         for path in parent.glob(f"{_REMOVED}*"):
             shutil.rmtree(path)
@@ -56,7 +54,6 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def processes_below(directory: Path, job: str, attempt: int) -> list[int]:
-    """The descendants of an attempt's wrapper, oldest generation first."""
     claim = wrapper.read_claim(directory / job / str(attempt))
     if not isinstance(claim, wrapper.Claim) or claim.wrapper.pid == os.getpid():
         return []

@@ -103,8 +103,6 @@ _EXIT = re.compile(rb"(\d+)(?: (.+))?\n", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a wrapper wrote when it began."""
-
     at: float
     wrapper: processes.Process
     life: str
@@ -115,8 +113,6 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """What a wrapper wrote at the end."""
-
     at: float
     code: int
     missing: str  # the command, if it could not be started
@@ -155,7 +151,6 @@ def _redirected(task: Task) -> list[str]:
 
 
 def _with_carried(task: Task) -> list[str]:
-    """The job's command, behind the variables that bypass the shell."""
     carried = [f"{key}={value}" for key, value in _given(task).items() if not passes(key)]
     if not carried:
         return list(task.command)
@@ -171,7 +166,6 @@ def redirections(task: Task) -> list[str]:
 
 
 def _given(task: Task) -> dict[str, str]:
-    """The submitter's variables and those of the task."""
     return {**task.environment, **task.variables}
 
 
@@ -192,7 +186,6 @@ def environment(
 
 
 def job_variables(task: Task, attempt: int, placement: Placement, devices: Sequence[str], work: Path) -> dict[str, str]:
-    """Variables with a job's GPUs, its id and its directories."""
     return {
         "PWD": task.directory,
         "CUDA_VISIBLE_DEVICES": ",".join(devices[gpu] for gpu in placement.gpus),
@@ -207,7 +200,6 @@ def job_variables(task: Task, attempt: int, placement: Placement, devices: Seque
 
 
 def passes(name: str) -> bool:
-    """Whether a shell hands a variable on unchanged, and does nothing by it."""
     return bool(_ORDINARY.fullmatch(name)) and not _STEERING.fullmatch(name)
 
 

@@ -31,8 +31,6 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class NodeConstraints:
-    """A pod's node selector, affinity and tolerations, as JSON."""
-
     text: str = "[{}, null, []]"
 
     def refusal(self, name: str, labels: Labels, taints: Sequence[Taint]) -> str:
@@ -153,7 +151,6 @@ class Node:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """If this changes, the core's cluster is built again."""
         return self.gpus, self.gpu_memory, self.model, self.cpus, self.memory, self.taints, dict(self.labels)
 
     def refusal(self, constraints: NodeConstraints) -> str:

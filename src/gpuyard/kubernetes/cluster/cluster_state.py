@@ -107,7 +107,6 @@ class ClusterState(Inventory):
             self.plain[pod.uid] = pod
 
     def _says_where(self, pod: Pod) -> bool:
-        """Whether a pod of another scheduler declares its GPUs, as ours do."""
         return bool(pod.gpus and pod.node and pod.indices)
 
     def _end(self, job: str, pod: Pod, now: float) -> None:
@@ -146,7 +145,6 @@ class ClusterState(Inventory):
             self.record(Edited(now, job, request))
 
     def _put_aside(self, pod: Pod, reason: str, now: float) -> None:
-        """Let a pod wait outside of the queue."""
         if pod.waits:
             self.aside[pod.uid] = reason
         if (unit := self.gangs.leave(pod.uid)) is not None:
@@ -363,7 +361,6 @@ class ClusterState(Inventory):
 
     @property
     def is_long(self) -> bool:
-        """Whether most rows of the state are of pods that have ended."""
         return self.state is not None and len(self.state.ids) > _ROWS + 2 * len(self.job_of)
 
     def settle(self, now: float) -> None:
@@ -373,7 +370,6 @@ class ClusterState(Inventory):
         self.hosts.settle(now)
 
     def rebuild(self, now: float) -> None:
-        """Build the state again from the pods and nodes that there are."""
         former, held, self.stale = CarriedState.of(self), dict(self.assumed), False
         self.layout = Layout(self.nodes.values(), self.memory_of)
         cluster = self.layout.cluster()

@@ -24,8 +24,6 @@ UNKNOWN = 1.0  # bytes of a GPU of unknown size: too few to share it
 
 
 class Layout:
-    """The nodes with GPUs, and their GPUs numbered as in the core."""
-
     def __init__(self, nodes: Iterable[Node], memory_of: Callable[[Node], float]) -> None:
         self.nodes = sorted((node for node in nodes if node.gpus > 0), key=lambda node: node.name)
         self.number = {node.name: n for n, node in enumerate(self.nodes)}
@@ -57,15 +55,12 @@ class Layout:
         return range(self.first[n], self.first[n + 1])
 
     def where(self, gpu: int) -> tuple[int, int]:
-        """The number of a GPU's node, and its index there."""
         n = bisect_right(self.first, gpu) - 1
         return n, gpu - self.first[n]
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A pod with the node and the GPUs that it was given."""
-
     pod: Pod
     node: str
     indices: tuple[int, ...]
@@ -135,7 +130,6 @@ class CarriedState:
         return cls(state, frozenset(uid_of.get(state.ids[row], "") for row in state.recalled), promised)
 
     def carry_over(self, state: State, rules: Rules, now: float) -> None:
-        """Copy what namespaces have used to a new state."""
         former = self.state
         if former is not None:
             state.user_of, state.used = former.user_of, former.used
@@ -161,7 +155,6 @@ class CarriedState:
 
 
 def _nominated(world: Inventory, state: State) -> dict[str, list[Place]]:
-    """GPUs that others are leaving for pods, as a former leader wrote on these."""
     waiting = [pod for pod in world.pods.values() if pod.nominated and pod.waits and pod.uid in world.job_of]
     found = dict[str, list[Place]]()
     for pod in sorted(waiting, key=lambda pod: (-pod.priority, pod.created)):

@@ -18,8 +18,6 @@ UNSIZED = "GPU memory unknown"
 
 
 class NodeState:
-    """Pods on each node, ours and others, and what they leave."""
-
     def __init__(self, world: Inventory) -> None:
         self._world = world
         self._on: defaultdict[str, dict[str, Pod]] = defaultdict(dict)
@@ -90,7 +88,6 @@ class NodeState:
         return max(fits, key=lambda name: (not nodes[name].gpus, self.free_on(name)[0], name), default=None)
 
     def settle(self, now: float) -> None:
-        """Record changes of nodes in the core."""
         state, layout = self._world.state, self._world.layout
         touched, self._touched = self._touched, set()
         if state is None or not touched:

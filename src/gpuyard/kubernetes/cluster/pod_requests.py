@@ -33,7 +33,6 @@ class WaitingGang:
         return self.namespace, self.name
 
     def ordered(self, pods: Mapping[str, Pod]) -> list[Pod]:
-        """The members, those with the most GPUs first."""
         found = [pods[uid] for uid in self.members if uid in pods]
         return sorted(found, key=lambda pod: (-pod.gpus, pod.created, pod.name))
 
@@ -92,8 +91,6 @@ class Gangs:
 
 
 class Requests:
-    """Requests for the pods of one layout. Equal pods share one."""
-
     def __init__(self, layout: Layout, settings: Settings, planner: OrderedPlanner, state: State) -> None:
         self._layout, self._settings, self._planner, self._state = layout, settings, planner, state
         self._scopes: dict[NodeConstraints, tuple[int, ...] | None] = {}
@@ -130,7 +127,6 @@ class Requests:
         return self._planner.refuses(self._state, request) or request
 
     def _common_scope(self, pods: Sequence[Pod]) -> tuple[int, ...] | None:
-        """GPUs that all members of a gang may use."""
         if len(pods) == 1:
             return self.scope(pods[0].wish)
         wishes = frozenset(pod.wish for pod in pods)

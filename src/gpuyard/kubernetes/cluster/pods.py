@@ -190,7 +190,6 @@ def _requests(spec: Mapping[str, Any], resource: str) -> float:
 
 
 def _times(status: Mapping[str, Any]) -> tuple[float | None, float | None, int]:
-    """Start and end of a pod, and the number of restarts of its containers."""
     begun, ended, restarts = list[float](), list[float](), 0
     for one in status.get("containerStatuses") or []:
         restarts += int(one.get("restartCount") or 0)

@@ -34,10 +34,8 @@ from gpuyard.units import format_duration, format_number
 
 class ClusterGpus(NamedTuple):
     nodes: tuple[str, ...]
-    capacity: float
-    """Bytes of the largest GPU; infinity: not known."""
-    known: bool = True
-    """Whether we may list nodes."""
+    capacity: float  # bytes of the largest GPU; infinity: not known
+    known: bool = True  # whether we may list nodes
 
 
 def look_at(api: Api, namespace: str) -> ClusterGpus:
@@ -60,7 +58,6 @@ def look_at(api: Api, namespace: str) -> ClusterGpus:
 
 
 def others(api: Api) -> int:
-    """Pods of others with GPUs, as far as we may see them."""
     running = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
     there = _allowed(api, core("pods"), fieldSelector=running) or []
     return sum(pod_of(one).gpus > 0 for one in there if EXPERIMENT not in (one["metadata"].get("labels") or {}))
@@ -143,7 +140,6 @@ class ClusterBackend:
         return self.settings.cluster.gpu_memory or self.machines.capacity
 
     def clear(self, results: Results) -> None:
-        """Delete the pods of a run that was killed."""
         path = results.folder / _UNDER_WAY
         if not path.is_file():
             return
@@ -212,7 +208,6 @@ class ClusterBackend:
         return EndedJob(result, self._output(pods), f": {why.strip()[-200:]}" if why else "", _subject(result))
 
     def _output(self, pods: Sequence[PodHistory]) -> bytes:
-        """The end of a job's output, if the cluster still has it."""
         for pod in reversed(pods):
             if "GPUYARD_RESULT" in pod.message:
                 return pod.message.encode()

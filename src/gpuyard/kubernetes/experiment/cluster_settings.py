@@ -27,46 +27,33 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """Settings of all pods."""
-
-    namespace: str = ""
-    """Empty: that of the kubeconfig's context."""
-    kind: str = "job"
-    """`pod` on clusters without the controller of Jobs."""
+    namespace: str = ""  # empty: that of the kubeconfig's context
+    kind: str = "job"  # `pod` on clusters without the controller of Jobs
     backoff_limit: int = 20
     restart_policy: str = "OnFailure"
     host_ipc: bool = False
-    gpu_memory: float = 0.0
-    """Bytes of a GPU, the cap of requests; 0: as the nodes say."""
+    gpu_memory: float = 0.0  # bytes of a GPU, the cap of requests; 0: as the nodes say
     prometheus: str = ""
-    speed: float = 1.0
-    """How many times as fast as the file says jobs come, and are said to run."""
-    pause: float = 5.0
-    """Seconds between the end of a run and the beginning of the next."""
-    limit: float | None = None
-    """Seconds after which a run is given up; None: never."""
-    forget: bool = True
-    """Whether what the scheduler learned of pods in one run is not to count in the next."""
+    speed: float = 1.0  # how many times as fast as the file says jobs come, and are said to run
+    pause: float = 5.0  # seconds between the end of a run and the beginning of the next
+    limit: float | None = None  # seconds after which a run is given up; None: never
+    forget: bool = True  # whether what the scheduler learned of pods in one run is not to count in the next
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """How the pods of one scheduler ask for GPUs, and which scheduler they name."""
-
     scheduler_name: str = names.SCHEDULER
     ask: str = names.GPU_MEMORY
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    pod: Mapping[str, Any] = field(default_factory=dict)
-    """What is merged into its pods as it is."""
+    pod: Mapping[str, Any] = field(default_factory=dict)  # what is merged into its pods as it is
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSettings:
     container: str
     args: tuple[str, ...] = ()
-    memory_gib: int = 0
-    """Whole GiB of `aliyun.com/gpu-mem`, before over-provisioning; 0: what `gpu_memory` comes to."""
+    memory_gib: int = 0  # whole GiB of `aliyun.com/gpu-mem`, before over-provisioning; 0: what `gpu_memory` comes to
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     pod: Mapping[str, Any] = field(default_factory=dict)
@@ -145,7 +132,6 @@ def _workload(given: Keys, name: str) -> WorkloadSettings:
 
 
 def _check_braces(found: WorkloadSettings, known: tuple[str, ...], place: str) -> None:
-    """Refuse unknown placeholders."""
     for text in (*found.labels.values(), *found.annotations.values()):
         for name in _BRACES.findall(text):
             if name not in known:
@@ -153,7 +139,6 @@ def _check_braces(found: WorkloadSettings, known: tuple[str, ...], place: str) -
 
 
 def filled_in(text: str, values: Mapping[str, str]) -> str:
-    """A text with its placeholders replaced."""
     return _BRACES.sub(lambda match: values.get(match[1], match[0]), text)
 
 
@@ -196,13 +181,11 @@ _EXPECTED = "it looks like [{model: ssd-mobilenet, container_name: ..., image_na
 
 
 def experiment_of(given: list[Any], file: Path) -> dict[str, Any]:
-    """A list of models of Kube-Knots' generator as an experiment file."""
     models = Keys({"models": given}, file).several("models", _EXPECTED)
     return {"name": file.stem, **_REST, "workloads": [found for one in models for found in _workloads(one)]}
 
 
 def _workloads(given: Keys) -> list[dict[str, Any]]:
-    """A workload for each number of queries of a model."""
     backend, model, scenario = (given.need(key, validation.text, _EXPECTED) for key in ("backend", "model", "scenario"))
     container = given.take("container_name", validation.text, f"{backend}-{model}")
     image = given.need("image_name", validation.text, _EXPECTED)
@@ -230,7 +213,6 @@ def _workloads(given: Keys) -> list[dict[str, Any]]:
 
 
 def _mounted(folders: dict[str, str]) -> dict[str, Any]:
-    """The node's folders of models and data, at the same place in the pod."""
     if not folders:
         return {}
     named = [(key.lower().replace("_", "-"), path) for key, path in folders.items()]

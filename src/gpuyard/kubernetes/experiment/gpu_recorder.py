@@ -18,10 +18,8 @@ from gpuyard.monitor.sources.prometheus_queries import BY_NAME
 from gpuyard.monitor.tracks import Column, broken, gap_texts, taken, to_edges
 from gpuyard.recordings.series import METRICS, Floats, Recording, Series, Subject
 
-EVERY = 15.0
-"""Seconds from one reading to the next."""
-BEFORE = 6.0
-"""Seconds before the beginning that are read too: what a GPU was like last is what it was like then."""
+EVERY = 15.0  # seconds from one reading to the next
+BEFORE = 6.0  # seconds before the beginning that are read too: what a GPU was like last is what it was like then
 _LATE = 1.5  # seconds after which a sample can surely be read
 _LOST = 2.5  # periods without a sample that are a gap
 _SHORT = 1.0  # seconds without a sample that are not worth a word
@@ -140,21 +138,16 @@ _MIB = 2.0**20
 
 
 class Wanted(NamedTuple):
-    """A metric under the name that the user gave."""
-
-    name: str
-    """Ours, or one of DCGM's, as `dcgm_fb_used`."""
+    name: str  # ours, or one of DCGM's, as `dcgm_fb_used`
     metric: str
 
     @property
     def unit(self) -> str:
-        """Memory is in MiB, as in DCGM."""
         unit = METRICS[self.metric].unit
         return "MiB" if unit == "bytes" else unit
 
     @property
     def factor(self) -> float:
-        """Divisor of the values of a series."""
         return _MIB if METRICS[self.metric].unit == "bytes" else 1.0
 
 
@@ -202,7 +195,6 @@ def _single(series: Series, asked: Wanted, start: float) -> str:
 
 
 def _combined(recording: Recording, asked: Sequence[Wanted]) -> str:
-    """A line for each GPU and instant with a value."""
     heads = [f"{one.name} [{one.unit}]" if one.unit else one.name for one in asked]
     rows: dict[tuple[float, str], dict[str, float]] = {}
     named = {key_of(subject): _place(subject) for subject in subjects(recording)}

@@ -29,13 +29,10 @@ from gpuyard.kubernetes.experiment.cluster_settings import (
 )
 from gpuyard.units import format_number
 
-EXPERIMENT = f"{names.DOMAIN}/experiment"
-"""The label by which everything that a run makes is found again, and deleted."""
-JOB = f"{names.DOMAIN}/experiment-job"
-"""Which of the run's jobs a pod is of."""
+EXPERIMENT = f"{names.DOMAIN}/experiment"  # the label by which everything that a run makes is found again, and deleted
+JOB = f"{names.DOMAIN}/experiment-job"  # which of the run's jobs a pod is of
 MIB, GIB = 2**20, 2**30
-_LONGEST = 63 - 7
-"""Letters of a name: those of jobs are labels as well, and our own ending follows."""
+_LONGEST = 63 - 7  # letters of a name: those of jobs are labels as well, and our own ending follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +40,10 @@ class ManifestBuilder:
     settings: Settings
     scheduler: Scheduler
     percent: float
-    capacity: float
-    """Bytes of the largest GPU; infinity: not known."""
-    run: str
-    """What everything of the run is labelled with; its last six letters end the names."""
+    capacity: float  # bytes of the largest GPU; infinity: not known
+    run: str  # what everything of the run is labelled with; its last six letters end the names
 
     def object(self, arrival: Arrival) -> Object:
-        """The pod or the Job of an arrival."""
         pod, cluster = self.pod(arrival), self.settings.cluster
         if cluster.kind == "pod":
             return {"apiVersion": "v1", "kind": "Pod", **pod}
@@ -145,7 +139,6 @@ def merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(arrival: Arrival, speed: float) -> dict[str, str]:
-    """The values of placeholders."""
     found = {"name": arrival.name}
     if (behaviour := arrival.workload.behaviour) is not None:
         times = {"seconds": behaviour.seconds, "overhead": behaviour.overhead, "ramp": behaviour.ramp}

@@ -25,10 +25,8 @@ class PodHistory:
     name: str
     uid: str
     bound: float | None = None
-    started: float | None = None
-    """When its first container first ran."""
-    restarted: float | None = None
-    """When its last attempt began."""
+    started: float | None = None  # when its first container first ran
+    restarted: float | None = None  # when its last attempt began
     ended: float | None = None
     restarts: int = 0
     ooms: int = 0
@@ -36,18 +34,13 @@ class PodHistory:
     node: str = ""
     gpus: str = ""
     admitted_by: str = ""
-    message: str = ""
-    """Its termination message, or why the kubelet ended it."""
-    gone: bool = False
-    """It was deleted."""
-    waits: str = ""
-    """Why it has no node, in its scheduler's words."""
+    message: str = ""  # its termination message, or why the kubelet ended it
+    gone: bool = False  # it was deleted
+    waits: str = ""  # why it has no node, in its scheduler's words
     _counted: dict[str, int] = field(default_factory=dict)
     """By container: how often it had been started again when we looked last."""
-    _begun: dict[str, int] = field(default_factory=dict)
-    """By container: which of its attempts was seen to run."""
-    _dead: set[str] = field(default_factory=set)
-    """Containers whose last end was counted."""
+    _begun: dict[str, int] = field(default_factory=dict)  # by container: which of its attempts was seen to run
+    _dead: set[str] = field(default_factory=set)  # containers whose last end was counted
 
     @property
     def over(self) -> bool:
@@ -110,7 +103,6 @@ class PodHistory:
 
 
 def ran_out(terminated: Object) -> bool:
-    """Whether a container ran out of memory, the GPU's or its own."""
     if terminated.get("reason") == "OOMKilled":
         return True
     return bool(terminated.get("exitCode")) and recognise(terminated.get("message", "").encode()) is not None
@@ -160,15 +152,13 @@ def _condition(status: Object, kind: str) -> Object:
 
 
 def _when(at: float, stamp: str | None, live: bool) -> float:
-    """Just now, or when the cluster says, if it does."""
     if live or not stamp:
         return at
     return min(at, moment(stamp) or at)
 
 
 JOBS = "batch/v1"
-_PAUSE, _LONGEST = 0.2, 5.0
-"""Seconds from one try to the next, while the API server does not answer."""
+_PAUSE, _LONGEST = 0.2, 5.0  # seconds from one try to the next, while the API server does not answer
 
 
 class JobEnd(NamedTuple):
@@ -184,11 +174,9 @@ class Follower:
         self._selector = f"{EXPERIMENT}={run}"
         self._by_jobs = jobs
         self.news = threading.Condition()
-        self.pods: dict[str, PodHistory] = {}
-        """By UID."""
+        self.pods: dict[str, PodHistory] = {}  # by UID
         self._by_job: dict[str, list[PodHistory]] = {}
-        self.over: dict[str, JobEnd] = {}
-        """The Job objects that are over, by their label `JOB`."""
+        self.over: dict[str, JobEnd] = {}  # the Job objects that are over, by their label `JOB`
         self._ended = threading.Event()
         self._watches: dict[str, Watch] = {}
         kinds = {"pods": core("pods", namespace), **({"jobs": group(JOBS, "jobs", namespace)} if jobs else {})}
@@ -239,7 +227,6 @@ class Follower:
                 pause = min(2 * pause, _LONGEST)
 
     def _watch(self, kind: str, path: str, version: str) -> None:
-        """Read changes until the server ends the watch, and go on from there."""
         while not self._ended.is_set():
             watch = self._watches[kind] = self._api.watch(path, version, labelSelector=self._selector)
             for change in watch:

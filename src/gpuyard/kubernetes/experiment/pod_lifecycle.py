@@ -17,8 +17,7 @@ from gpuyard.units import format_duration
 
 _AGAIN, _RETRY_FOR = 1.0, 300.0
 """Seconds between two tries to submit, and of all tries, while the API server does not answer."""
-_STALL = 120.0
-"""Seconds without any news after which a warning says which pods wait, and why."""
+_STALL = 120.0  # seconds without any news after which a warning says which pods wait, and why
 
 
 def submit(api: Api, namespace: str, body: Object, warn: Callable[[str], None]) -> Object:
@@ -43,8 +42,6 @@ def submit(api: Api, namespace: str, body: Object, warn: Callable[[str], None]) 
 
 
 class StallWarnings:
-    """Warns now and then which pods wait, and why, if nothing happens."""
-
     def __init__(self, api: Api, namespace: str, warn: Callable[[str], None]) -> None:
         self._api, self._namespace, self._warn = api, namespace, warn
         self._seen, self._since = (0, 0, 0), time.monotonic()
@@ -80,8 +77,6 @@ def _why(api: Api, namespace: str, pod: PodHistory) -> str:
 
 
 class PodSubmissions:
-    """The jobs of one run as pods or Job objects, submitted and followed."""
-
     def __init__(
         self,
         api: Api,
@@ -95,8 +90,7 @@ class PodSubmissions:
         self._stalls = StallWarnings(api, namespace, warn)
         self._by_job: dict[str, bool] = {}
         self._ended = 0
-        self.arrived: dict[str, float] = {}
-        """When each job was created, in seconds since the epoch."""
+        self.arrived: dict[str, float] = {}  # when each job was created, in seconds since the epoch
 
     def submit(self, arrival: Arrival) -> None:
         body = self._object_of(arrival)
@@ -110,7 +104,6 @@ class PodSubmissions:
         return self._ended
 
     def wait(self, timeout: float) -> None:
-        """Wait so long, or until there is news of a pod."""
         with self._follower.news:
             if self._count() == self._ended:  # else one ended since `ended` looked, and was notified already
                 self._follower.news.wait(timeout)

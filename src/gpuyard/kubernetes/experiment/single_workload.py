@@ -32,8 +32,7 @@ _KINDS = {"Pod": "v1", "Job": "batch/v1"}
 @dataclass(frozen=True, slots=True)
 class Manifest:
     objects: tuple[Object, ...]
-    namespace: str
-    """Empty: the file does not say."""
+    namespace: str  # empty: the file does not say
 
 
 @dataclass(slots=True)
@@ -49,7 +48,6 @@ class WorkloadRun:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The pods and Jobs of a file in YAML or JSON."""
     try:
         found = [one for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if one is not None]
     except FileNotFoundError:
@@ -82,7 +80,6 @@ def _check(one: Any, place: str) -> None:
 
 
 def labelled(one: Object, run: str, job: str) -> Object:
-    """A copy with our labels, by which it, and the pods of a Job, are found again."""
     found, labels = copy.deepcopy(one), {EXPERIMENT: run, JOB: job}
     parts = [found] + ([found["spec"].setdefault("template", {})] if found["kind"] == "Job" else [])
     for part in parts:

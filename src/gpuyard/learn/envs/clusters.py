@@ -90,8 +90,6 @@ class Windows(Source):
 
 
 class Workloads(Source):
-    """Poisson arrivals and log-normal run times, drawn for each episode."""
-
     def __init__(self, cluster: Cluster, window: int, load: float, estimate: str | None):
         self.cluster, self.size, self.load, self.estimate, self.left_out = cluster, window, load, estimate, 0
         self.most_gpus = window * max(size for size in POISSON_SIZES if size <= cluster.gpus)
@@ -187,7 +185,6 @@ class Clusters:
         self.rewards, self.over = np.zeros(count), np.zeros(count, dtype=np.bool_)
 
     def begin(self, b: int, rng: np.random.Generator, start: int | None = None) -> None:
-        """A new episode for one cluster, up to its first decision."""
         jobs = self.source.draw(rng, start)
         _clear(self.fleet, b, self.source.cluster)
         _load(self.fleet, b, jobs, self.objective)
@@ -267,7 +264,6 @@ def _clear(fleet: Fleet, b: int, cluster: Cluster) -> None:
 
 
 def _load(fleet: Fleet, b: int, jobs: Jobs, objective: str) -> None:
-    """The jobs of an episode, and the cost of their waits."""
     fleet.submit[b], fleet.run[b], fleet.estimate[b], fleet.gpus[b] = jobs
     fleet.offset[b, 1:] = np.cumsum(jobs.gpus)
     length = np.maximum(jobs.run, SHORT) if objective == "slowdown" else np.ones(len(jobs.run))

@@ -154,7 +154,6 @@ class PlaceEnv(gymnasium.Env[PlaceObservation, np.int64]):
         return self._observation(), {"tasks": len(self.episode.tasks)}
 
     def step(self, action: np.int64) -> tuple[PlaceObservation, float, bool, bool, dict[str, Any]]:
-        """Try the task at the head on a GPU, or on none, and let a tick pass."""
         reward = float(step_episode(self.episode, int(action)))
         over = is_over(self.episode)
         return self._observation(), reward, over, False, self._metrics() if over else {}

@@ -32,8 +32,6 @@ HEAD, WAITING, OVER = range(3)
 
 
 class Fleet(NamedTuple):
-    """All clusters, a row of every array for each."""
-
     submit: Floats
     run: Floats
     estimate: Floats
@@ -99,7 +97,6 @@ class Copy(NamedTuple):
 
 
 def copy_at(fleet: Fleet, b: int, code: int) -> Copy:
-    """The b-th cluster, as views of its rows."""
     demand = Demand(fleet.gpus[b], None, None, None, None, fleet.estimate[b], None, None)  # type: ignore[arg-type]
     pool = Pool(
         fleet.first, fleet.size, fleet.node, fleet.idle[b], fleet.tenants[b],
@@ -221,7 +218,6 @@ def pass_time(copy: Copy, stepwise: bool) -> None:
 
 
 def until_asked(copy: Copy, rules: Rules, scratch: Scratch) -> None:
-    """Continue until a job has to be chosen, or all have started."""
     marks = copy.marks
     while True:
         if marks[HEAD] >= 0:
@@ -302,7 +298,6 @@ def observe_jobs(copy: Copy, visible: int, seen: Floats) -> None:
 
 
 def observe_cluster(copy: Copy, visible: int, seen: Floats) -> None:
-    """Write the features of the cluster, by the expected ends of running jobs."""
     now, total = copy.numbers[NOW], len(copy.yard.pool.tenants)
     waiting = copy.marks[WAITING]
     first, last = copy.expected.span[0], copy.expected.span[1]

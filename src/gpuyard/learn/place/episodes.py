@@ -37,7 +37,6 @@ def is_over(episode: Episode) -> bool:
 
 
 def has_space(held: Ints, gpu: int, task: Ints) -> bool:
-    """Whether a GPU can take a task at the next placement."""
     return bool(held[gpu, 0, 0] + task[0] <= CAPACITY and held[gpu, 1, 0] + task[1] <= CAPACITY)
 
 
@@ -49,7 +48,6 @@ def put_on(held: Ints, gpu: int, task: Ints) -> None:
 
 
 def pass_tick(held: Ints) -> None:
-    """Shift reservations by a tick."""
     last = held.shape[2] - 1
     for gpu in range(held.shape[0]):
         for kind in range(2):

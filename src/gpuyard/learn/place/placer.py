@@ -71,8 +71,6 @@ def _pick(rng: random.Random, among: Range) -> int:
 
 
 class Episodes(NamedTuple):
-    """Several episodes in one array, for the compiled loop."""
-
     tasks: Ints  # episode, task, column; what is beyond an episode's own tasks is 0
     counts: Ints
 
@@ -99,8 +97,6 @@ _DICE = 512  # random choices of an episode before they repeat
 
 
 class Score(NamedTuple):
-    """Results of a method, averaged over episodes."""
-
     method: str
     makespan: float  # ticks until the last task was through
     wait: float  # ticks that tasks waited for their turn
@@ -129,7 +125,6 @@ def new_episode_set(seeds: Sequence[int], gpus: int = GPUS, mix: TaskMix | None 
 
 
 def play(episode_set: EpisodeSet, method: str, weights: Floats | None = None) -> Floats:
-    """Makespan, wait, utilization and reward of each episode, a row each."""
     known = np.zeros(WEIGHTS) if weights is None else weights
     tasks, counts = episode_set.episodes
     found: Floats = loops().play_all(

@@ -16,8 +16,6 @@ _CSV = re.compile(r"(.+\.(?:csv|txt|log))(?::(.+))?", re.DOTALL | re.IGNORECASE)
 
 
 class Source(Protocol):
-    """Has series of GPUs in the past."""
-
     @property
     def name(self) -> str:
         """For errors and captions."""

@@ -52,8 +52,7 @@ _EXAMPLE = "nvidia-smi --query-gpu=timestamp,index,name,utilization.gpu,power.dr
 
 class _Head(NamedTuple):
     about: dict[str, int]
-    values: dict[str, tuple[int, float]]
-    """By metric: the column, and what a number without a unit is multiplied by."""
+    values: dict[str, tuple[int, float]]  # by metric: the column, and what a number without a unit is multiplied by
     columns: int
 
 
@@ -183,7 +182,6 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _head(cells: Sequence[str]) -> _Head | None:
-    """The columns, if these cells are names of some."""
     about: dict[str, int] = {}
     values: dict[str, tuple[int, float]] = {}
     for column, cell in enumerate(cells):
@@ -280,7 +278,6 @@ def _series(gpu: _Gpu, wanted: Sequence[str], start: float, end: float, step: fl
 
 
 def read_plain(path: Path, metric: str) -> Series | None:
-    """The series of a file; None if it is another kind of file."""
     try:
         text = path.read_text(errors="replace")
     except OSError as error:

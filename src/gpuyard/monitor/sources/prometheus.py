@@ -55,8 +55,6 @@ class _Request:
 
 
 class PrometheusSource:
-    """Series of a Prometheus, or of a server with its API."""
-
     def __init__(
         self,
         url: str = "",
@@ -253,7 +251,6 @@ def _is(one: Whose, text: str, hosts: Container[str]) -> bool:
 
 
 def _followed(lost: Sequence[Outage], asked: Container[str]) -> Iterator[Outage]:
-    """The outages, with those of metrics that follow from them."""
     for one in lost:
         yield one
         if one.metric in (TOTAL, "memory_used") and "memory_free" not in asked:

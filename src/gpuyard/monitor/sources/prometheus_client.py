@@ -14,8 +14,7 @@ from gpuyard.errors import GpuyardError, UserError
 if TYPE_CHECKING:
     import httpx
 
-PATIENCE = 5.0
-"""Seconds for which it is asked again in all, while it does not answer."""
+PATIENCE = 5.0  # seconds for which it is asked again in all, while it does not answer
 TIMEOUT = 10.0
 _LONGEST = 6  # times as long the whole of an answer may take, of which a part must come in time
 _LARGEST = 256 * 2**20  # bytes of an answer; we ask for some megabytes at once
@@ -47,8 +46,7 @@ class Prometheus:
         import httpx
 
         self.name = shown(url)
-        self.warnings: list[str] = []
-        """What Prometheus itself warned of."""
+        self.warnings: list[str] = []  # what Prometheus itself warned of
         self._patience, self._timeout, self._sleep = patience, timeout, sleep
         self._failures = 0
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -100,7 +98,6 @@ class Prometheus:
             raise Unanswered(f"{self.name} does not answer ({_said(error)})") from error
 
     def _body(self, answer: httpx.Response) -> bytes:
-        """All of an answer, up to a limit of size and time."""
         end, parts, size = time.monotonic() + _LONGEST * self._timeout, list[bytes](), 0
         for part in answer.iter_bytes():
             parts.append(part)
@@ -145,7 +142,6 @@ _LOCKED = (
 
 
 def base(url: str) -> str:
-    """The URL that the API's paths follow, from any form that people write."""
     text = url if "://" in url else f"http://{url}"
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -34,14 +34,11 @@ _NEW, _OLD, _OWN = 0, 1, 2
 class Name(NamedTuple):
     name: str
     metric: str
-    factor: float = 1.0
-    """What a value is multiplied by to be in our unit."""
-    rank: int = _NEW
-    """0 is asked first: `DCGM_FI_DEV_*`, then `dcgm_*`, then gpuyard's own."""
+    factor: float = 1.0  # what a value is multiplied by to be in our unit
+    rank: int = _NEW  # 0 is asked first: `DCGM_FI_DEV_*`, then `dcgm_*`, then gpuyard's own
 
 
-TOTAL = "memory_total"
-"""No metric of a recording: gpuyard exports it in place of what is free."""
+TOTAL = "memory_total"  # no metric of a recording: gpuyard exports it in place of what is free
 NAMES = (
     Name("DCGM_FI_DEV_GPU_UTIL", "utilization"),
     Name("DCGM_FI_DEV_MEM_COPY_UTIL", "memcopy"),
@@ -78,14 +75,12 @@ NAMES = (
 BY_NAME = {one.name: one for one in NAMES}
 COUNTED = "gpuyard_gpu_xid_errors_total"
 """Counts errors, each number of them by itself, where DCGM tells the number of the latest."""
-LEVELS = frozenset(("throttle", "xid"))
-"""What has no mean: of a span the most is told."""
+LEVELS = frozenset(("throttle", "xid"))  # what has no mean: of a span the most is told
 _BLANKS = ((0x7FFFFFF0, 0x7FFFFFF3), (2.0**47, 2.0**47 + 3), (float(0x7FFFFFFFFFFFFFF0), np.inf))
 """Numbers by which DCGM says that it does not know: of 32 bits, of 64 bits, and with a point."""
 
 
 def names_for(metrics: Sequence[str]) -> list[Name]:
-    """All names of some metrics, and of those that they follow from."""
     wanted = set(metrics)
     if "memory_free" in wanted:
         wanted |= {TOTAL, "memory_used"}
@@ -103,19 +98,14 @@ def numbers(texts: Sequence[str], name: Name) -> Floats:
 
 
 class Whose(NamedTuple):
-    """The GPU that a series is about, or the job on it, as its labels say."""
-
-    key: str
-    """The same for all series of one GPU, of any exporter and any pod."""
+    key: str  # the same for all series of one GPU, of any exporter and any pod
     gpu: int
     uuid: str
     name: str
     host: str
     instance: str
-    job: str
-    """Of a series about one job; empty for those about a GPU."""
-    hpc_job: str
-    """The job for whom the GPU works, by what dcgm-exporter was told."""
+    job: str  # of a series about one job; empty for those about a GPU
+    hpc_job: str  # the job for whom the GPU works, by what dcgm-exporter was told
 
     @property
     def place(self) -> tuple[str, str, int]:
@@ -153,12 +143,10 @@ class Outage(NamedTuple):
     end: float
     why: str
     metric: str
-    peaks: bool = False
-    """Whether only the least or the most of each span is not known, while the mean is."""
+    peaks: bool = False  # whether only the least or the most of each span is not known, while the mean is
 
 
 def outage_times(lost: Iterable[Outage]) -> dict[str, list[Gap]]:
-    """When nothing is known of each metric, for want of an answer."""
     found: dict[str, list[Gap]] = {}
     for one in lost:
         if not one.peaks:
@@ -197,14 +185,12 @@ def _merged(times: Iterable[Gap]) -> list[Gap]:
     return found
 
 
-POINTS = 11_000
-"""Values of one series that Prometheus tells at once, at most."""
+POINTS = 11_000  # values of one series that Prometheus tells at once, at most
 _VALUES = 300_000  # of all series at once, so that an answer is some megabytes
 _LOST = 2.5  # periods without a sample that are a gap
 _APART = 0.75  # periods from any sample of a newer name, from which on one of an older name is needed
 _FEW = 3  # samples of an older name that are worth a word
-Key = tuple[str, str]
-"""A GPU, or a job on it, and a metric."""
+Key = tuple[str, str]  # A GPU, or a job on it, and a metric
 Found = dict[Key, dict[Name, list[Column]]]
 
 
@@ -222,8 +208,6 @@ class Query(Protocol):
 
 
 class Samples:
-    """Every sample, at the time at which it was scraped."""
-
     def __init__(
         self, names: Sequence[Name], matchers: str, series: int, start: float, end: float, period: float
     ) -> None:
@@ -267,7 +251,6 @@ class Samples:
         return {key: self._column(names) for key, names in found.items()}
 
     def _column(self, names: dict[Name, list[Column]]) -> tuple[Column, float, list[Name]]:
-        """The newest name, with values of older ones in its gaps."""
         used: list[Name] = []
         column, period = single(np.empty(0), np.empty(0)), self.period
         for name in sorted(names, key=lambda one: one.rank):
@@ -287,8 +270,6 @@ class Samples:
 
 
 class Spans:
-    """The mean, the least and the most of each step."""
-
     def __init__(
         self, names: Sequence[Name], matchers: str, series: int, start: float, end: float, step: float
     ) -> None:
@@ -355,7 +336,6 @@ class Spans:
         return column, self.period, used
 
     def _risen(self, counts: Column, labels: tuple[tuple[str, str], ...]) -> Column:
-        """Where counts of an error rise, on the grid."""
         column = increments(counts, float(dict(labels).get("xid", 0)), float(self._grid[0]), self.period)
         values = np.full(len(self._grid), np.nan)
         values[np.round((column.at - self._grid[0]) / self.period).astype(np.int64)] = column.mean
@@ -388,7 +368,6 @@ def _pieces(start: float, end: float, width: float) -> Iterator[tuple[float, flo
 
 
 def subjects(labels: Sequence[Labels]) -> list[tuple[Name, Whose]]:
-    """The name and the subject of each series of a GPU."""
     found = []
     for one in labels:
         name, subject = BY_NAME.get(one.get("__name__", "")), whose(one)

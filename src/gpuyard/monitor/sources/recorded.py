@@ -15,8 +15,7 @@ from gpuyard.recordings.series import Floats, Mark, Recording, Series, Subject
 
 _POINTS = 2000
 _MOST_POINTS = 11_000
-Ask = Callable[..., Any]
-"""`Client.recording`."""
+Ask = Callable[..., Any]  # `Client.recording`
 
 
 class Recorded:
@@ -42,7 +41,6 @@ class Recorded:
 
 
 def recording_of(said: Mapping[str, Any]) -> Recording:
-    """The API's answer as a recording."""
     period = float(said["period"])
     subjects = {gpu["index"]: Subject(gpu["index"], gpu["uuid"], gpu["name"]) for gpu in said["gpus"]}
     series = [one for gpu in said["gpus"] for one in _series(subjects[gpu["index"]], gpu, period)]
@@ -87,7 +85,6 @@ def _points(start: float, end: float, step: float | None) -> int:
 
 
 def _within(found: Recording, start: float, end: float, gpus: Sequence[str]) -> Recording:
-    """The part of a recording in a span of time, and of some GPUs."""
     series = [
         taken(one, (one.at > start - one.period) & (one.at <= end))
         for one in found.series

@@ -15,13 +15,10 @@ from gpuyard.gpus.simulated import SimulatedGpus, Use
 from gpuyard.monitor.sources import checked_metrics, is_selected
 from gpuyard.recordings.series import OF_GPUS, Floats, Recording, Series, Subject
 
-_UNSAID = 4
-"""A process whose use is not given takes this fraction of a GPU's memory: one in four."""
+_UNSAID = 4  # A process whose use is not given takes this fraction of a GPU's memory: one in four
 
 
 class ModelledGpus:
-    """Simulated GPUs, idle until a process occupies them."""
-
     simulated = True
 
     def __init__(self, gpus: SimulatedGpus, use: Use | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -74,8 +71,6 @@ _SM, _MEMORY_CLOCK, _IDLE_SM = 1410.0, 1215.0, 210.0
 
 
 class SimulatedSource:
-    """Made-up GPUs with made-up jobs, one after the other on each."""
-
     name = "simulated GPUs"
 
     def __init__(self, gpus: str = "") -> None:

@@ -164,7 +164,6 @@ def _add(path: str, title: str, build: Callable[..., int | None], feed: ClusterF
 
 
 def _banner(look: ClusterVisit) -> None:
-    """Show when the scheduler is away, and how old the shown report is."""
     banner = Section("gy-banner", props="role=status")
 
     async def show() -> None:

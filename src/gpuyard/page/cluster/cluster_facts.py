@@ -42,7 +42,6 @@ def standings(node: Facts) -> set[str]:
 
 
 def is_over(gpu: Facts) -> bool:
-    """Whether pods use more memory than is charged to them."""
     used = gpu["memory_used"]
     return used is not None and bool(gpu["pods"]) and used > gpu["memory_charged"] + _TOLERANCE
 
@@ -258,7 +257,6 @@ def pod_row(pod: Facts, cluster: Cluster) -> Row:
 
 
 def _standing(pod: Facts, cluster: Cluster) -> str:
-    """Place in the queue and waiting reason, or what admitted it."""
     if pod["phase"] == "running":
         by = pod["admitted_by"]
         return f"Placed by {pod['scheduler']}" if not cluster.is_ours(pod) else f"Let in by {by}" if by else ""

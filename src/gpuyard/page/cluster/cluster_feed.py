@@ -28,8 +28,6 @@ class UnexpectedAnswer(GpuyardError):
 
 
 class Cluster:
-    """Nodes and pods at one instant."""
-
     def __init__(self, report: Facts) -> None:
         self.facts = report
         self.at: float = report["at"]
@@ -56,7 +54,6 @@ class Cluster:
 
     @cached_property
     def waiting(self) -> list[Facts]:
-        """In order of start."""
         return [pod for pod in self.pods.values() if pod["phase"] in WAITING]
 
     @cached_property
@@ -120,7 +117,6 @@ class ClusterFeed:
         await self._client.aclose()
 
     async def fresh(self) -> None:
-        """Update the report for a page that is being opened, within a short timeout."""
         try:
             async with asyncio.timeout(_SOON):
                 await self._ask()

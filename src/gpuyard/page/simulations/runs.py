@@ -32,8 +32,7 @@ _EACH, _ALL = 4, 24
 _LONGEST_LINE = 16 * 2**20
 _GRACE = 120.0  # seconds beyond its limit until a process is killed: it may be compiling
 _MOST_WORDS = 300
-Trace = Callable[[], Awaitable[IO[bytes] | None]]
-"""Opens the trace when the run starts; None for a generated workload."""
+Trace = Callable[[], Awaitable[IO[bytes] | None]]  # opens the trace when the run starts; None for a generated workload
 
 
 @dataclass(eq=False)
@@ -93,7 +92,6 @@ class RunQueue:
         return run
 
     def of(self, viewer: str) -> list[Run]:
-        """Those of a viewer, latest first."""
         return [run for run in reversed(self._runs) if run.viewer == viewer]
 
     def find(self, viewer: str, id: str) -> Run | None:
@@ -120,7 +118,6 @@ class RunQueue:
             self._runs.remove(old)
 
     async def _take(self, run: Run) -> None:
-        """Wait for a free slot, simulate, and record the outcome."""
         try:
             while self.ahead(run) >= MAX_RUNNING:
                 self._news.clear()
@@ -160,7 +157,6 @@ async def _simulate(run: Run) -> None:
 
 
 async def _follow(run: Run, process: asyncio.subprocess.Process) -> None:
-    """Read a process's output until it ends, by itself or by the time limit."""
     limit = float(run.choices.request()["limit"]) + _GRACE
     words = asyncio.create_task(_read_errors(run, process))
     try:
@@ -274,7 +270,6 @@ _Handler = Callable[[Request, dict[str, Any]], Awaitable[Response]]
 
 
 def _for_viewers(api: Api, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
-    """A route for viewers that the daemon recognises."""
 
     async def known(request: Request) -> Response:
         if "x-gpuyard-ticket" not in request.headers:

@@ -101,12 +101,10 @@ def temporary() -> IO[bytes]:
 
 
 def reopened(file: IO[bytes]) -> int:
-    """The same file with an offset of its own, at the beginning."""
     return os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def make_code_cache(user: int) -> None:
-    """Create a cache directory for the user that this root process is about to become."""
     try:
         _SYSTEM_CACHE.mkdir(exist_ok=True)
         _SYSTEM_CACHE.chmod(0o755)  # whatever the umask

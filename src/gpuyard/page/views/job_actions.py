@@ -23,12 +23,10 @@ from gpuyard.spec.kinds import INSTANT, SHARE
 from gpuyard.spec.times import parse_when
 
 _ENTRIES = sorted((field.dialog.place, field.name) for field in FIELDS if field.dialog)
-EDITED = [FIELD[name] for _, name in _ENTRIES]
-"""What the dialog can change."""
+EDITED = [FIELD[name] for _, name in _ENTRIES]  # what the dialog can change
 
 
 def current_text(field: JobField, job: Facts) -> str:
-    """The present value as an input text."""
     value = job.get(field.told_as)
     if field.kind is SHARE and job["gpu_memory_asked"] == "auto":
         return "auto"
@@ -38,13 +36,11 @@ def current_text(field: JobField, job: Facts) -> str:
 
 
 def editable_fields(job: Facts) -> list[JobField]:
-    """What can be changed of a job as it stands."""
     waits = set(job.get("tasks") or {job["state"]: 1}) & {"queued", "held"}
     return [field for field in EDITED if waits or field.while_running]
 
 
 def changes(job: Facts, given: Mapping[str, str], instant: Callable[[str], str]) -> dict[str, Any]:
-    """The changed fields, as the API takes them."""
     found: dict[str, Any] = {}
     for field in EDITED:
         text = given.get(field.name, current_text(field, job)).strip()
@@ -180,7 +176,6 @@ _WITH_PASSWORD = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable looks like a secret, which is hidden at first."""
     return bool(value) and bool(_SECRET.search(name) or _WITH_PASSWORD.search(value))
 
 

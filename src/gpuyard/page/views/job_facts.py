@@ -81,7 +81,6 @@ def _message(event: Event) -> str:
 
 
 def _let_in(event: Event) -> str:
-    """The rule that admitted it to memory that others asked for, and why."""
     told = event.get("admission") or {}
     return f" by {told['by']}: {told['why']}" if event.get("rule") and told else ""
 
@@ -91,7 +90,6 @@ def _by(event: Event) -> str:
 
 
 def exit_text(event: Event) -> str:
-    """How an attempt ended, as the rest of a sentence."""
     code, cause = event.get("code"), event.get("cause") or ""
     told = "its exit code is not known" if code is None else f"exit code {code}{_signal(code)}"
     why = {"timeout": "ran out of time", "oom": "ran out of GPU memory"}.get(cause, f"was {cause}" if cause else "")

@@ -30,20 +30,16 @@ class Machine:
     """The machine's GPUs; none if they are not known."""
 
     gpus: tuple[int, ...] = ()
-    memory: float = math.inf
-    """Of the largest."""
+    memory: float = math.inf  # of the largest
 
 
 @dataclass(slots=True)
 class ParsedForm:
-    body: RequestBody = field(default_factory=dict)
-    """The body of the request."""
-    errors: dict[str, str] = field(default_factory=dict)
-    """Sentences by field."""
+    body: RequestBody = field(default_factory=dict)  # the body of the request
+    errors: dict[str, str] = field(default_factory=dict)  # sentences by field
     warnings: dict[str, str] = field(default_factory=dict)
     """Sentences by field; they do not keep the form from being sent."""
-    wrap: str = ""
-    """The command wrapped in a shell, if it looks like shell syntax."""
+    wrap: str = ""  # the command wrapped in a shell, if it looks like shell syntax
 
 
 def text_of(form: Form, name: str) -> str:
@@ -75,7 +71,6 @@ def parse_form(form: Form, moment: Moment, machine: Machine | None = None) -> Pa
 
 
 def sentence(text: str) -> str:
-    """With a capital and a full stop."""
     text = text.strip()
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!", "…")) else ".")
 
@@ -215,8 +210,7 @@ _BY_REQUEST = {"notice": "signal", "environment": "variables"} | {
 """What the form calls a part of a request."""
 
 
-_ABOUT = {" follow": "dependency", "subscription": "notify"}
-"""Words of the daemon's messages that tell the field."""
+_ABOUT = {" follow": "dependency", "subscription": "notify"}  # words of the daemon's messages that tell the field
 
 
 def field_of(where: str) -> str:
@@ -236,7 +230,6 @@ def errors_by_field(detail: str, errors: list[dict[str, str]]) -> dict[str, str]
 
 
 def program(command: list[str]) -> str:
-    """A command's default name."""
     return os.path.basename(command[0]) if command else ""
 
 
@@ -340,10 +333,10 @@ _USUAL = {"retry_delay": 30.0, "grace": 10.0}
 def form_of(job: dict[str, Any]) -> dict[str, str | bool]:
     """The form filled from a job, without its begin time, deadline and dependencies."""
     found: dict[str, str | bool] = {"command": shlex.join(job["command"])}
-    for form_name, field in FORM_FIELDS.items():
+    for form_name, one in FORM_FIELDS.items():
         if form_name not in _NOT_COPIED:
-            value = job.get(field.told_as)
-            found[form_name] = bool(value) if field.kind is kinds.SWITCH else _text(field, value, job)
+            value = job.get(one.told_as)
+            found[form_name] = bool(value) if one.kind is kinds.SWITCH else _text(one, value, job)
     return found
 
 

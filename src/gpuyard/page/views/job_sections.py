@@ -68,7 +68,6 @@ def line(job: Facts, visit: Visit, ends: str) -> None:
 
 
 def _text(*parts: str | Element) -> None:
-    """Words around an element that was just made."""
     with ui.element("span") as found:
         for part in parts:
             if isinstance(part, str):
@@ -255,7 +254,6 @@ def adaptation_facts(found: Facts, when: _AdaptationTime) -> Iterator[tuple[str,
 
 
 def gain_points(gain: float) -> str:
-    """Accuracy per second, as hundredths per minute."""
     return f"{gain * 6000:.3g}"
 
 

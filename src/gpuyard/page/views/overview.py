@@ -166,7 +166,6 @@ class EncodedSamples:
         self._cache: dict[float, str] = {}
 
     def after(self, at: float, gpus: list[int]) -> tuple[float, str]:
-        """Samples after an instant as JSON, and the time of the last one."""
         last = self._samples.last
         if last is None or last <= at:
             return at, ""

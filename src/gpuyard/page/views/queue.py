@@ -80,7 +80,6 @@ def priority_between(order: PriorityOrder, job: JobRank, above: JobRank | None, 
 
 
 def simplest(least: float, most: float) -> float:
-    """The number strictly between two with the fewest digits, closest to the middle."""
     for digits in range(13):
         scale = 10.0**digits
         first, last = math.floor(least * scale) + 1, math.ceil(most * scale) - 1
@@ -94,8 +93,6 @@ _SETTLED = 0.7  # seconds after which the daemon's order surely includes the cha
 
 
 class QueueMoves:
-    """Moves jobs in the queue by changing their priorities."""
-
     def __init__(self, visit: Visit, acts: JobActions, order: PriorityOrder) -> None:
         self._visit, self._acts, self._order = visit, acts, order
 
@@ -258,7 +255,6 @@ class QueueView:
         return await self._visit.feed.ask(_path({**asked, "limit": SIZE, "offset": (page - 1) * SIZE}))
 
     async def _counts(self, found: Any) -> dict[str, int]:
-        """Number of jobs in each state, regardless of the chosen one."""
         states = found["states"]
         if self._filters["state"]:
             states = (await self._visit.feed.ask(_path({**self._filters.asked(*_SEARCH), "limit": 1})))["states"]

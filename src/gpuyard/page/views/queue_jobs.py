@@ -36,8 +36,6 @@ _SHORT = 40  # characters of an array's id
 
 @dataclass(frozen=True, slots=True)
 class ListedJob:
-    """A job, or the waiting tasks of an array, as the API lists it."""
-
     key: str  # stays the same while tasks of an array start
     id: str
     name: str
@@ -141,7 +139,6 @@ class JobActions:
         await self._each(jobs, lambda job: self._visit.api.post(f"/jobs/{quote(job.id, safe='')}/{name}"), _DONE[name])
 
     async def step(self, job: ListedJob, by: float) -> None:
-        """Change a job's priority relative to the one it has or is about to have."""
         requested, until = self._requested.get(job.key, (job.priority, math.inf))
         priority = by + (requested if time.monotonic() < until else job.priority)
         latest = self._requested[job.key] = priority, time.monotonic() + _SHOWN

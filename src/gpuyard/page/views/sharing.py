@@ -113,7 +113,6 @@ def _percent(part: float) -> str:
 
 
 def pair_rows(pairs: Sequence[Facts]) -> list[Row]:
-    """Slowdown of one kind of jobs beside another, worst first."""
     return [
         Row(
             f"{pair['sufferer']['signature']} {pair['beside']['signature']}",
@@ -267,7 +266,6 @@ class Pairs:
 
 
 def considerate_policy(policy: str) -> str:
-    """The same policy and discipline with the placement that avoids interference."""
     name, _, rest = policy.partition("@")
     return f"{name}@{rest.partition('@')[0] or 'easy'}@considerate"
 

@@ -91,7 +91,6 @@ def _row(job: Facts) -> dict[str, Any]:
 
 
 def batch_results(report: Facts) -> Iterator[str]:
-    """Speedup and GPU-hours against running the rows one after another."""
     if not report["makespan"]:
         return
     took, alone = span(report["makespan"]), span(report["sequential"])

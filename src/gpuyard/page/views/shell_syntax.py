@@ -18,8 +18,6 @@ _SETTING = re.compile(r"[A-Za-z_]\w*=")
 
 
 class _Scan(NamedTuple):
-    """A text, character by character, with quoted parts replaced by marks."""
-
     bare: str  # without quoted parts
     live: str  # with the parts in double quotes, in which a shell expands variables
     unclosed: int  # where an unclosed quote begins; -1 if there is none

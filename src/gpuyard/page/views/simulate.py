@@ -53,7 +53,6 @@ class SimulateForm:
         self._ready = False
 
     def _still_there(self, chosen: Choices) -> Choices:
-        """Drop files from a URL that belong to another viewer or are gone."""
         upload = self.comparisons.uploads.find(self.visit.viewer.name, chosen.upload)
         return replace(chosen, upload=upload.id if upload else "", name=upload.name if upload else "")
 

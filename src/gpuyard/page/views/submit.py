@@ -43,7 +43,6 @@ _COMMAND = {
 
 
 def _form_fields(group: FormGroup) -> list[dict[str, Any]]:
-    """The fields of a group, as the browser wants them."""
     entries = [(field.form, field) for field in FIELDS if field.form and field.form.group is group]
     return [
         {
@@ -74,11 +73,9 @@ class SubmitForm(Element, component="../assets/submit_form.js"):
         }
 
     def on_typed(self, read: Callable[[Form], Awaitable[None]]) -> None:
-        """Call back with the form while the viewer types."""
         self.on("typed", lambda event: read(_form(event)))
 
     def on_send(self, send: Callable[[Form, str, bool], Awaitable[None]]) -> None:
-        """Call back with the form, its key, and whether another job follows."""
 
         async def sent(event: GenericEventArguments) -> None:
             await send(_form(event), str(event.args.get("key", "")), event.args.get("another") is True)
@@ -130,7 +127,6 @@ def load_text(status: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> s
 
 
 def start_text(body: RequestBody, status: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> str:
-    """When this job would start, if that is plain."""
     if body.get("hold"):
         return "It would wait until it is released."
     if body.get("dependency") or "begin" in body:
@@ -262,7 +258,6 @@ class _SubmitView:
         return command_line(form, moment, wrong)
 
     def _keeps(self, form: Form) -> bool:
-        """Whether the new job keeps the environment of the cloned one."""
         return bool(self._id) and ticked(form, "kept")
 
     def _moment(self) -> Moment:

@@ -31,8 +31,7 @@ class RedactingFormatter(logging.Formatter):
 
 
 log = logging.getLogger("gpuyard")
-REFUSALS = frozenset((401, 403, 421, 429))
-"""The statuses of refusals that are logged."""
+REFUSALS = frozenset((401, 403, 421, 429))  # the statuses of refusals that are logged
 _EVERY = 0.5  # seconds between batches
 _TIDY = 3600.0
 _MOST_WAITING = 20_000  # entries in memory, where the disk is full
@@ -65,8 +64,7 @@ class AuditLog:
         self._there, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._left, self._since = _BURST, time.monotonic()
-        self._more: Counter[int] = Counter()
-        """Refusals without a row, by status."""
+        self._more: Counter[int] = Counter()  # refusals without a row, by status
 
     def start(self) -> None:
         self._thread.start()

@@ -62,17 +62,13 @@ _MOST_TICKETS = 4096  # characters
 
 
 class TicketClaim(NamedTuple):
-    via: str
-    """As of a `Caller`."""
+    via: str  # as of a `Caller`
     uid: int
     address: str
-    limits: tuple[str, ...] | None
-    """Limits (ulimit) for their jobs, as of a `Caller`."""
+    limits: tuple[str, ...] | None  # limits (ulimit) for their jobs, as of a `Caller`
 
 
 class Tickets:
-    """Makes signed tickets for the page's process, and reads them."""
-
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
 
@@ -120,7 +116,6 @@ class Unauthenticated(GpuyardError):
         self._message = message
 
     def message_for(self, path: str) -> str:
-        """The message, with what a client of this path can do."""
         return f"{self._message}; {_MAKE} {_GIVE}" if is_watchmen(path) else str(self)
 
 
@@ -177,7 +172,6 @@ class Authenticator:
         return self.claimed(claim)
 
     def claimed(self, claim: TicketClaim) -> Caller:
-        """The caller of a ticket, with the rights that they have now."""
         kind, _, id = claim.via.partition(" ")
         if kind == "session":
             found = self.credentials.session_with(id)
@@ -197,7 +191,6 @@ class Authenticator:
         return replace(self._served(claim.uid, claim.via), by_page=True, limits=claim.limits)
 
     def checked(self, text: str, place: str) -> Token:
-        """The token with this text, if it is valid."""
         token = self.credentials.with_text(text)
         if token is None:
             if wait := self.failures.wait(place):
@@ -210,7 +203,6 @@ class Authenticator:
         return used
 
     def holder(self, token: Token, via: str) -> Caller:
-        """The user of a token, with the token's role."""
         role = Role(token.role)
         uid, groups = self._account(token.user)
         if self._settings.shared and role is not Role.VIEWER and (uid == NO_ACCOUNT or token.uid not in (None, uid)):

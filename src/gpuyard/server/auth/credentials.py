@@ -60,8 +60,6 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A login of the web page, opened with a token."""
-
     id: str
     hash: bytes
     token: str
@@ -82,8 +80,7 @@ class CredentialStore:
         self.connection = connect(path)
         self._tokens: dict[str, Token] = {token.id: token for token in self._load("tokens", Token)}
         self._sessions: dict[bytes, Session] = {one.hash: one for one in self._load("sessions", Session)}
-        self._changed: dict[str, Token | Session] = {}
-        """Recently used, not written yet."""
+        self._changed: dict[str, Token | Session] = {}  # recently used, not written yet
         self.tidy(time.time())
 
     def close(self) -> None:

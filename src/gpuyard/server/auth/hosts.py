@@ -36,7 +36,6 @@ class Hosts:
         self._own |= {socket.getfqdn().lower()}
 
     def serves(self, host: str, port: int | None) -> bool:
-        """Whether the header Host names this daemon, which listens at this port."""
         place = parse(host)
         if place is None:
             return False

@@ -115,8 +115,7 @@ class OutgoingResponse:
         self._scope, self._send, self._auth = scope, send, auth
         self._status = 0
         self._body = b""
-        self.cut = False
-        """Whether it was cut off because the caller's token or session has ended."""
+        self.cut = False  # whether it was cut off because the caller's token or session has ended
 
     async def send(self, message: Message) -> None:
         if self.cut:

@@ -38,8 +38,7 @@ class Permission(Enum):
 class Role(Enum):
     """What somebody may do at most."""
 
-    VIEWER = "viewer"
-    """Reads only."""
+    VIEWER = "viewer"  # reads only
     USER = "user"
     ADMIN = "admin"
 
@@ -49,19 +48,16 @@ NO_ACCOUNT = -1
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    uid: int
-    """`NO_ACCOUNT` if they have none on this machine."""
+    uid: int  # `NO_ACCOUNT` if they have none on this machine
     name: str
     admin: bool
-    groups: tuple[str, ...] = ()
-    """Their Unix groups, the main one first; not one that is theirs alone."""
+    groups: tuple[str, ...] = ()  # their Unix groups, the main one first; not one that is theirs alone
     role: Role = Role.USER
     via: str = "socket"
     """How they were authenticated: `socket`, `loopback`, `token ID` or `session ID`; `nobody`: not at all."""
     limits: tuple[str, ...] | None = ()
     """Limits (ulimit) for jobs of a token or by the page; None: they could not be read."""
-    by_page: bool = False
-    """Whether the page's process sends the request for them, with a ticket."""
+    by_page: bool = False  # whether the page's process sends the request for them, with a ticket
 
     @property
     def way(self) -> str:
@@ -107,7 +103,6 @@ class Permissions:
         return group in groups_of(uid)
 
     def serves(self, uid: int) -> bool:
-        """Whether the daemon answers requests of a user at all."""
         return self._settings.shared or uid in (0, os.geteuid())
 
     def check(self, may: Permission, caller: Caller, what: str, owner: Callable[[], str]) -> None:

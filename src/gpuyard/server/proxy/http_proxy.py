@@ -139,8 +139,7 @@ class ProxiedRequest:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send
         self._sent_any = self._gone = False
-        self.begun = False
-        """Whether a part of the response is sent."""
+        self.begun = False  # whether a part of the response is sent
 
     async def run(self, page: PageSupervisor, ticket: str, patience: float) -> None:
         """Forward the request; if the process ends before it answers, try again unless data would be lost."""

@@ -25,8 +25,6 @@ _BURST, _REFILL = 500.0, 1.0  # lines at once, and per second
 
 
 class PageLog:
-    """Copies the output of the page's process into the daemon's log."""
-
     def __init__(self) -> None:
         self._left, self._since = _BURST, time.monotonic()
         self._passed_over = 0
@@ -65,8 +63,7 @@ class PageLog:
         log.info("page: %s", text)
 
 
-AS_NOBODY = "GPUYARD_PAGE_USER"
-"""The variable with the user that the process switches to."""
+AS_NOBODY = "GPUYARD_PAGE_USER"  # the variable with the user that the process switches to
 _PASSED = ("PYTHONPATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_CACHE_HOME", "GPUYARD_CACHE_DIR")
 _NICENESS = 5
 _QUICK = 60.0  # seconds; a process that ends sooner is restarted later and later
@@ -85,8 +82,7 @@ class PageSupervisor:
         self._command = command or (sys.executable, "-s", "-P", "-m", "gpuyard.page")
         self.pid: int | None = None
         self.starts = 0
-        self.answers = False
-        """Whether the current process has answered a request."""
+        self.answers = False  # whether the current process has answered a request
         self._listener: socket.socket | None = None
         self._running: asyncio.Task[None] | None = None
         self._over = asyncio.Event()

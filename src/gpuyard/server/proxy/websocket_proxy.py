@@ -69,7 +69,6 @@ class WebSocketProxy:
             self._auth.audit.add(AuditEntry(time.time(), "", "nobody", address, scope["method"], scope["path"], status))
 
     async def _connected(self, browser: BrowserConnection, scope: Scope) -> None:
-        """Authenticate the caller, and connect to the page's process."""
         try:
             scope["state"]["caller"] = self._auth.authenticator.caller(scope)
         except GpuyardError:  # the page's process shows the login
@@ -145,7 +144,6 @@ class BrowserConnection(asyncio.Protocol):
         self.after("linger", _LINGER, self._transport.abort)
 
     def shutdown(self) -> None:
-        """Called by uvicorn when the daemon ends."""
         self.end(_GOING_AWAY)
 
     def _give_up(self) -> None:
@@ -163,7 +161,6 @@ class BrowserConnection(asyncio.Protocol):
     # -- between the two ---------------------------------------------------------------------------
 
     def joined(self, page: PageConnection) -> None:
-        """Called when the page's process is connected."""
         self._page = page
         self.set_reading(True)
 
@@ -243,5 +240,4 @@ class PageConnection(asyncio.Protocol):
         self._browser.set_reading(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The browser reconnects by itself."""
         self._browser.end()

@@ -29,8 +29,7 @@ from gpuyard.server.responses import encoded, iso, reply
 from gpuyard.server.routing import Route, ok
 from gpuyard.server.stream.streams import Wait
 
-SAMPLES = "/samples"
-"""The topic of `Watch` for new samples of GPUs; no job has this id."""
+SAMPLES = "/samples"  # the topic of `Watch` for new samples of GPUs; no job has this id
 _INDICES = re.compile(r"[0-9]{1,7}(,[0-9]{1,7})*")
 _MOST_AFTER = 2e10  # seconds since the epoch
 
@@ -194,7 +193,6 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
 
 
 def _for_shares(device: Device, tenants: list[JobView], state: State) -> dict[str, Any]:
-    """Memory of a GPU that is promised, kept free, used by others, and left for shares."""
     taken, gpu = state.taken, device.index
     beyond = taken[gpu] if gpu < len(taken) else 0.0
     buffer = min(beyond, state.buffer)

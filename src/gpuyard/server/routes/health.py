@@ -85,7 +85,6 @@ def _process(since: float, daemon: Yard) -> Iterator[Metric]:
 
 
 def _filled(family: Any, values: Iterable[tuple[Sequence[str], float]]) -> Metric:
-    """The family with a value for each list of labels."""
     for labels, value in values:
         family.add_metric(labels, value)
     found: Metric = family

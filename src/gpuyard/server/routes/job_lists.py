@@ -32,18 +32,13 @@ from gpuyard.spec.notation import task_id
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    over: bool | None
-    """Those that are over (True), or not; None: both."""
-    wanted: Mapping[str, str]
-    """Values of columns."""
-    states: frozenset[str]
-    """Any of these; empty: all."""
-    text: str
-    """Searched, in lower case."""
+    over: bool | None  # those that are over (True), or not; None: both
+    wanted: Mapping[str, str]  # values of columns
+    states: frozenset[str]  # any of these; empty: all
+    text: str  # searched, in lower case
     tag: str
     page: slice
-    fold: bool
-    """Whether waiting tasks of an array are one entry."""
+    fold: bool  # whether waiting tasks of an array are one entry
 
     def found(self, opened: list[JobView], reader: Reader) -> list[JobView]:
         """The matching jobs; open jobs come from memory, so that a long queue is quick to list."""
@@ -71,8 +66,7 @@ def _searched_text(view: JobView) -> str:
 class JobPage(NamedTuple):
     answer: dict[str, Any]
     more: bool
-    known: bool
-    """Whether the reasons of all waiting jobs are known: recent reasons may lack new jobs."""
+    known: bool  # whether the reasons of all waiting jobs are known: recent reasons may lack new jobs
 
 
 class JobListing:
@@ -136,7 +130,6 @@ _GROUPS = {"running": 0, "queued": 1, "held": 2}
 
 
 def _since(views: list[JobView], reader: Reader) -> list[float]:
-    """When each job began to wait for its latest attempt."""
     again = [_first_id(view) for view in views if view.attempt > (view.state not in ("queued", "held"))]
     requeued = reader.requeued(again) if again else {}
     return [requeued.get(_first_id(view), view.submitted) for view in views]
@@ -146,10 +139,8 @@ def _first_id(view: JobView) -> str:
     return task_id(view.array, view.work["task"]) if view.array else view.id
 
 
-PAGE = 1000
-"""Jobs on a page by default."""
-MOST = 10_000
-"""Jobs on a page at most; a table may have more."""
+PAGE = 1000  # jobs on a page by default
+MOST = 10_000  # jobs on a page at most; a table may have more
 MOST_ROWS = 1_000_000
 _FARTHEST = 2**53
 _LONGEST = 1000  # characters of a search; SQLite refuses much longer ones

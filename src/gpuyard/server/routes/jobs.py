@@ -282,7 +282,6 @@ class JobRoutes:
         return copy
 
     async def _content(self, request: Request, view: JobView, given: Copy) -> str:
-        """The hash of the copy's script as it is now."""
         if given.command is None and view.work.get("script"):
             return digest_of(self._context.reader.script(view.work["script"]))
         command, directory = given.command or view.work["command"], given.directory or view.work["directory"]

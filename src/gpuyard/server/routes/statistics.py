@@ -61,8 +61,7 @@ INTERFERENCE: dict[str, Any] = {
 class StatisticsRoutes:
     def __init__(self, context: Context, interference: Interference) -> None:
         self._context, self._interference = context, interference
-        self._one_stats, self._one_usage = asyncio.Lock(), asyncio.Lock()
-        """Each may read a hundred thousand jobs."""
+        self._one_stats, self._one_usage = asyncio.Lock(), asyncio.Lock()  # each may read a hundred thousand jobs
 
     @Route(
         "GET /stats", "getStats", "What was done in a span of time", "Events", ok("What.", replies.Stats, STATS), (422,)

@@ -42,8 +42,7 @@ from gpuyard.spec.notation import parse_array
 from gpuyard.spec.work import DEFAULTS, Work
 from gpuyard.units import check_signal
 
-RETRY_DELAY = 30.0
-"""Default number of seconds before the first retry."""
+RETRY_DELAY = 30.0  # default number of seconds before the first retry
 MOST_SCRIPT = 2**22
 
 

@@ -151,8 +151,7 @@ def _process_json(process: Process) -> Mapping[str, Any]:
     }
 
 
-CLIENTS_KEPT = 48 * 3600.0
-"""Seconds for which watchmen tells of clients that have finished."""
+CLIENTS_KEPT = 48 * 3600.0  # seconds for which watchmen tells of clients that have finished
 _MOMENT = 1.0
 _MOST_GPUS = 2**31
 _MOST_FINISHED = 1000
@@ -206,8 +205,7 @@ class WatchmenRoutes:
     ) -> None:
         self._context, self._intake, self._reasons = context, intake, reasons
         self._holders, self._heartbeats = holders, heartbeats
-        self._jobs: dict[str, str] = {}
-        """Leases by client, as a cache."""
+        self._jobs: dict[str, str] = {}  # leases by client, as a cache
 
     # -- clients ----------------------------------------------------------------------------------
 

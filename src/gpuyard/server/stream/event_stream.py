@@ -45,8 +45,7 @@ class EncodedEvent:
     seq: int
     kind: str
     job: str
-    user: str
-    """The owner of the job."""
+    user: str  # the owner of the job
     data: bytes
 
 
@@ -66,8 +65,7 @@ class EventHub:
         self._writers: set[StreamWriter] = set()
         self._ring: list[EncodedEvent] = []
         self._size = 0
-        self._begin = self._end = 0
-        """The ring has the events after `_begin` and up to `_end`."""
+        self._begin = self._end = 0  # the ring has the events after `_begin` and up to `_end`
         self._joined: dict[int, EventChunk] = {}
         """Chunks for followers of all events, most of whom are at the same position."""
         self._reading: asyncio.Task[None] | None = None
@@ -180,7 +178,6 @@ class EventHub:
         return await asyncio.get_running_loop().run_in_executor(self._pages, self._read, after, until, wanted)
 
     def _read(self, after: int, until: int, wanted: EventFilter) -> tuple[list[EncodedEvent], int]:
-        """A part of the events between two positions that match, and the position that was reached."""
         if not wanted.everything and not wanted.job:
             until = min(until, after + _STRIDE)
         found: list[EncodedEvent] = []

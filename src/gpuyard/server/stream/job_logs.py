@@ -70,7 +70,6 @@ class LogRoutes:
         return await self._piece(view.id, attempt, offset, size, wait)
 
     def _attempt(self, view: JobView, wanted: int) -> int:
-        """The requested attempt, if its output exists or will exist."""
         if view.kind == "lease":
             raise NotNow(f"job {view.id} is a lease: gpuyard did not start its process, and has no output of it")
         if wanted > view.attempt:

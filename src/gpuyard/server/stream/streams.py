@@ -28,8 +28,7 @@ class Watch:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiters: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
-        self.over = False
-        """Whether the daemon ends."""
+        self.over = False  # whether the daemon ends
 
     def committed(self, records: Iterable[Record]) -> None:
         """Called by the daemon's thread when events are on disk."""
@@ -87,8 +86,7 @@ class StreamWriter:
 
     def __init__(self, send: Send, allowed: Callable[[], bool]) -> None:
         self._send, self._allowed = send, allowed
-        self.wake = asyncio.Event()
-        """Set when there may be data to send, or the client has gone."""
+        self.wake = asyncio.Event()  # set when there may be data to send, or the client has gone
         self.gone = False
 
     async def send(self, data: bytes) -> None:
@@ -176,7 +174,6 @@ class Streams:
 
 
 def _counted_for(caller: Caller) -> tuple[str, bool]:
-    """A user's own streams and those of the page for the same user are counted apart."""
     return caller.name, caller.by_page
 
 

@@ -16,12 +16,9 @@ from gpuyard.sim.kernel.schedule import Schedule, Work, next_end, take_gpus
 
 
 class Clock(NamedTuple):
-    finished: Ints
-    """Rows that finished at this instant."""
-    counts: Ints
-    """How many those are; the first row that arrived at this instant; the first that did not arrive yet."""
-    due: Floats
-    """When the next plan is due although nothing may happen then: a round, or a planner's own wish."""
+    finished: Ints  # rows that finished at this instant
+    counts: Ints  # how many those are; the first row that arrived at this instant; the first that did not arrive yet
+    due: Floats  # when the next plan is due although nothing may happen then: a round, or a planner's own wish
 
 
 def new_clock(most: int) -> Clock:

@@ -90,7 +90,6 @@ class _WholeGpus(ast.NodeTransformer):
 
 
 def _until_left(statements: list[ast.stmt]) -> list[ast.stmt]:
-    """Statements up to the first that leaves for good."""
     for i, statement in enumerate(statements):
         if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
             return statements[: i + 1]
@@ -219,8 +218,7 @@ def _digest(source: str) -> str:
     return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-"""Functions that generated modules wrap, by fingerprint."""
+FUNCTIONS: dict[str, Callable[..., Any]] = {}  # functions that generated modules wrap, by fingerprint
 
 _SOURCE = """\
 import numba
@@ -295,7 +293,6 @@ def _for_numba(function: Callable[..., Any], seen: dict[Callable[..., Any], Any]
 
 
 def _fingerprint(function: Callable[..., Any]) -> str:
-    """A hash of a function's code, and of the functions it calls."""
     digest = hashlib.sha256()
     seen: set[int] = set()
 

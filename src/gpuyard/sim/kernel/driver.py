@@ -336,7 +336,6 @@ def _codes(policy: Policy) -> Ints:
 
 
 def _ranks_hold(policy: Policy) -> bool:
-    """Whether a running job's number stands until a time that the policy says, whatever happens to others."""
     change = policy.next_change
     if change is None or policy.quantum > 0:
         return False
@@ -345,7 +344,6 @@ def _ranks_hold(policy: Policy) -> bool:
 
 
 def _when(policy: Policy) -> int:
-    """How often a policy's numbers have to be computed again."""
     moving = {name for name in policy.columns if COLUMNS[name].changes == ALWAYS}
     if not moving:
         return dynamic_priority.ONCE

@@ -34,24 +34,18 @@ class WaitingJobs(NamedTuple):
     """The waiting jobs, in no order."""
 
     rows: Ints
-    keys: Floats
-    """Their numbers; under ONE_WAY, bounds of them."""
-    place: Ints
-    """Where each row stands, -1 if it does not wait."""
-    near: Ints
-    """Rows that are looked at closely."""
+    keys: Floats  # their numbers; under ONE_WAY, bounds of them
+    place: Ints  # where each row stands, -1 if it does not wait
+    near: Ints  # rows that are looked at closely
     near_keys: Floats
     values: Floats
-    running: Ints
-    """Rows that run, ascending; kept only where `usage` is wanted."""
+    running: Ints  # rows that run, ascending; kept only where `usage` is wanted
     usage: Floats
     counts: Ints
     """How many wait; how many run; starts when numbers were drawn; closely looked at since bounds were set; what
     has happened at this instant; the row that was the best the last time."""
-    waiting_of: Ints
-    """How many wait for one GPU, two, and so on."""
-    horizon: Floats
-    """Until when bounds hold, and how far ahead they are set."""
+    waiting_of: Ints  # how many wait for one GPU, two, and so on
+    horizon: Floats  # until when bounds hold, and how far ahead they are set
 
 
 def new_waiting_jobs(rows: int, columns: int, gpus: int, users: int) -> WaitingJobs:
@@ -120,7 +114,6 @@ def without_number(waiting: WaitingJobs, begin: int) -> int:
 def _number(
     facts: JobColumns, waiting: WaitingJobs, columns: Ints, when: int, rank: Rank, now: float, begin: int, end: int
 ) -> None:
-    """Compute the numbers of some waiting jobs, or bounds of them."""
     n = end - begin
     gather(facts, columns, waiting.rows[begin:end], now, waiting.usage, waiting.values)
     rank(waiting.values, n, waiting.keys[begin:])

@@ -37,8 +37,7 @@ VIRTUAL_FINISH, TURN, REQUEUED, ATTAINED, SERVICE, REMAINING, WAIT, USER_USAGE, 
 class JobColumns(NamedTuple):
     """By row, what `core.columns.Table` stores; by user, what `core.state.State` keeps; and some single numbers."""
 
-    asked: Floats
-    """What jobs ask for, which never changes: a line for each column of ASKED."""
+    asked: Floats  # what jobs ask for, which never changes: a line for each column of ASKED
     virtual_start: Floats
     virtual_finish: Floats
     turn: Floats
@@ -51,12 +50,10 @@ class JobColumns(NamedTuple):
     gpus: Ints
     user: Ints
     preemptible: Flags
-    named: Flags
-    """Of users: whether the trace names this one."""
+    named: Flags  # of users: whether the trace names this one
     usage: Floats
     last_finish: Floats
-    numbers: Ints
-    """How many numbers jobs have drawn to take turns by; how often a job was started; the seed."""
+    numbers: Ints  # how many numbers jobs have drawn to take turns by; how often a job was started; the seed
     virtual_time: Floats
 
 
@@ -123,7 +120,6 @@ def usage_into(facts: JobColumns, running: Ints, now: float, held: Floats, usage
 
 
 def gather(facts: JobColumns, columns: Ints, rows: Ints, now: float, usage: Floats, values: Floats) -> None:
-    """Write the columns that a policy asks for, one line each."""
     for c in range(len(columns)):
         _gather_one(facts, columns[c], rows, now, usage, values[c])
 
@@ -150,7 +146,6 @@ def _take(source: Floats, rows: Ints, out: Floats) -> None:
 
 
 def _changing(facts: JobColumns, column: int, row: int, now: float, usage: Floats) -> float:
-    """A column that changes with time or with events of a job."""
     if column == WAIT:
         return float(waited(facts.asked[SUBMIT, row], facts.held_for[row], facts.started[row], now))
     if column == USER_USAGE:

@@ -405,7 +405,6 @@ def _queue_up(
     rules: PreemptionRules,
     rank: Rank,
 ) -> None:
-    """A job joins the queue with the number that it will have there."""
     state.others[0] = row
     gather(facts, rules.columns, state.others[:1], now, facts.usage, state.values)
     rank(state.values, 1, state.keys)

@@ -94,23 +94,15 @@ def leave(queue: SortedQueue, key: float, row: int) -> None:
 
 
 class PreemptionRules(NamedTuple):
-    """The parameters of a preemptive policy."""
-
-    columns: Ints
-    """Codes of the columns that ranks depend on."""
-    change_columns: Ints
-    """The same for the seconds until a rank changes by itself."""
-    changes: bool
-    """Whether there are such."""
-    ranks_hold: bool
-    """Whether a running job's number stands until then, so that it need not be computed at every plan."""
+    columns: Ints  # codes of the columns that ranks depend on
+    change_columns: Ints  # the same for the seconds until a rank changes by itself
+    changes: bool  # whether there are such
+    ranks_hold: bool  # whether a running job's number stands until then, so that it need not be computed at every plan
     quantum: float
     sliced: bool
     strict: bool
-    any_fixed: bool
-    """Whether some jobs may not be stopped."""
-    improves: bool
-    """Whether the number of a running job never grows and nothing else counts, so that an old one may do."""
+    any_fixed: bool  # whether some jobs may not be stopped
+    improves: bool  # whether the number of a running job never grows and nothing else counts, so that an old one may do
     seed: int
     every: float
 
@@ -118,36 +110,27 @@ class PreemptionRules(NamedTuple):
 class PreemptionState(NamedTuple):
     """Work arrays, so that plans allocate nothing."""
 
-    running: Ints
-    """Rows that run, nearly by rank, and some that have ended; not used where numbers stand."""
-    loose: Ints
-    """Those of them that may be stopped now, by rank."""
-    runners: SortedQueue
-    """Where numbers stand: the running jobs that may be stopped, by rank."""
-    drops: Ends
-    """Of those: no later than when their numbers change."""
+    running: Ints  # rows that run, nearly by rank, and some that have ended; not used where numbers stand
+    loose: Ints  # those of them that may be stopped now, by rank
+    runners: SortedQueue  # where numbers stand: the running jobs that may be stopped, by rank
+    drops: Ends  # of those: no later than when their numbers change
     keys: Floats
     others: Ints
     begins: Ints
     ends: Ints
     bins: Ints
     victim: Ints
-    stopped: Ints
-    """Rows that a plan stops, by rank."""
+    stopped: Ints  # rows that a plan stops, by rank
     held: Ints
     idle: Ints
     values: Floats
-    key: Floats
-    """Of every row: its number in the queue, or its last one since."""
+    key: Floats  # of every row: its number in the queue, or its last one since
     counts: Ints
     """How many rows are in `running`; how many of those may be stopped; GPUs wanted by all waiting jobs; what
     has happened at this instant; how many rows are in `stopped`; GPUs that the jobs in `runners` have."""
-    waiting_of: Ints
-    """How many wait for one GPU, two, and so on."""
-    over: Floats
-    """Of every row: when its present slice is over, if that was computed."""
-    worst: Floats
-    """The number that no running job's exceeds, and the last row with that number."""
+    waiting_of: Ints  # how many wait for one GPU, two, and so on
+    over: Floats  # of every row: when its present slice is over, if that was computed
+    worst: Floats  # the number that no running job's exceeds, and the last row with that number
 
 
 def new_preemption_state(gpus: int, nodes: int, rows: int, columns: int) -> PreemptionState:

@@ -45,19 +45,16 @@ FEATURE_CODES = {
         FIRST_CODE,
     )
 }  # fmt: skip
-CODES = COLUMN_CODES | FEATURE_CODES
-"""All columns that a compiled policy may ask for."""
+CODES = COLUMN_CODES | FEATURE_CODES  # all columns that a compiled policy may ask for
 USAGE_SHARE, OPENING, SUITABLE, SHORTER, IDLE, HOLE, QUEUE, QUEUE_WORK, SHADOW, CAPACITY = range(32, 42)
 
 
 class FeatureArrays(NamedTuple):
     """`core.queue_features.QueueFeatures`, in arrays that every plan writes."""
 
-    length: Ints
-    """Of every row: which power of two its estimate is below."""
+    length: Ints  # of every row: which power of two its estimate is below
     lengths: Ints
-    below: Floats
-    """How many waiting jobs are of shorter lengths."""
+    below: Floats  # how many waiting jobs are of shorter lengths
     room: Ints
     delay: Floats
     numbers: Floats
@@ -142,13 +139,11 @@ def _opening(features: FeatureArrays, gpus: int) -> float:
 
 
 def _shorter(features: FeatureArrays, row: int) -> float:
-    """The share of the queue that is expected to be shorter."""
     length = features.length[row]
     return (features.below[length] + 0.5 * features.lengths[length]) / max(features.numbers[2], 1.0)
 
 
 def gather_feature(features: FeatureArrays, facts: JobColumns, waiting: WaitingJobs, column: int, out: Floats) -> None:
-    """Write one of these columns for all waiting jobs."""
     n = waiting.counts[0]
     if column == OPENING:
         for i in range(n):
@@ -183,8 +178,6 @@ Scorer = Callable[[Floats, int, Floats, Floats], None]
 
 
 class ScoringState(NamedTuple):
-    """What the scoring function reads, and what is kept from plan to plan."""
-
     work: Work
     schedule: Schedule
     facts: JobColumns
@@ -193,18 +186,13 @@ class ScoringState(NamedTuple):
     expected: Expected
     starts: Starts
     columns: Ints
-    with_features: bool
-    """Whether the policy looks around, and so must look again after every start."""
+    with_features: bool  # whether the policy looks around, and so must look again after every start
     with_usage: bool
-    held: Floats
-    """Of every user: room for what is being had."""
-    chosen: Ints
-    """The head that is kept until it fits, -1 if there is none."""
+    held: Floats  # of every user: room for what is being had
+    chosen: Ints  # the head that is kept until it fits, -1 if there is none
     shadow: Floats
-    begun: Ints
-    """How many have been started in this plan."""
-    wrong: Ints
-    """A row that the policy had no number for, -1 if there is none."""
+    begun: Ints  # how many have been started in this plan
+    wrong: Ints  # A row that the policy had no number for, -1 if there is none
 
 
 def run_queue_scoring(
@@ -331,7 +319,6 @@ def _keep_head(scoring: ScoringState, site: Site, now: float) -> int:
 
 
 def _choose(scoring: ScoringState, site: Site, head: int) -> None:
-    """Keep a head until it fits, with the shadow time of this instant."""
     scoring.chosen[0] = head
     holders = as_holders(scoring.expected, scoring.schedule.nodes, -np.inf)
     scoring.shadow[0] = shadow_time(head, holders, site.demand, scoring.schedule.free[0])
@@ -359,7 +346,6 @@ def _before_shadow(scoring: ScoringState, site: Site, now: float) -> None:
 
 
 def _behind(head: int, scoring: ScoringState, site: Site, later: Site, now: float) -> None:
-    """Start, by number, jobs that fit and leave the head its reservation."""
     waiting, demand, free = scoring.waiting, site.demand, scoring.schedule.free[0]
     if not asks_for_at_most(free, waiting.waiting_of):
         return

@@ -15,14 +15,10 @@ from gpuyard.core.loops.pool import RANDOM, Flags, Floats, Ints, Pool, Site, sal
 
 
 class Ends(NamedTuple):
-    """Running jobs, the next to end first."""
-
     time: Floats
     row: Ints
-    place: Ints
-    """Where each row stands in the heap, -1 if it does not."""
-    size: Ints
-    """One number."""
+    place: Ints  # where each row stands in the heap, -1 if it does not
+    size: Ints  # one number
 
 
 def new_ends(most: int, rows: int) -> Ends:
@@ -106,36 +102,24 @@ def _sink(ends: Ends, i: int, time: float, row: int) -> None:
 
 
 class Work(NamedTuple):
-    """The jobs, by row, in the order of arrival."""
-
     submit: Floats
     run: Floats
-    restart: Floats
-    """Seconds that a job loses whenever it is started again."""
-    rejected: Flags
-    """Jobs that can never run here: they arrive, and that is all."""
+    restart: Floats  # seconds that a job loses whenever it is started again
+    rejected: Flags  # jobs that can never run here: they arrive, and that is all
 
 
 class Schedule(NamedTuple):
-    """Which job is where."""
-
-    pool: Pool
-    """Only `first` and `tenants` count here; what is idle on each node is the site's business."""
-    lowest: Ints
-    """On each node, no GPU before this one is idle."""
-    free: Ints
-    """One number: idle GPUs in all."""
+    pool: Pool  # only `first` and `tenants` count here; what is idle on each node is the site's business
+    lowest: Ints  # on each node, no GPU before this one is idle
+    free: Ints  # one number: idle GPUs in all
     ends: Ends
-    start: Floats
-    """First start of each row, NaN before."""
+    start: Floats  # first start of each row, NaN before
     end: Floats
     preemptions: Ints
-    offset: Ints
-    """Where each row's GPUs are in `gpus` and `nodes`; one more at the end."""
+    offset: Ints  # where each row's GPUs are in `gpus` and `nodes`; one more at the end
     gpus: Ints
     nodes: Ints
-    done: Ints
-    """One number: jobs that are done, for the progress bar."""
+    done: Ints  # one number: jobs that are done, for the progress bar
 
 
 class Expected(NamedTuple):
@@ -148,8 +132,7 @@ class Expected(NamedTuple):
     begins: Ints
     ends: Ints
     until: Floats
-    late: Floats
-    """The same where some have outlived their estimates, which are expected to end next."""
+    late: Floats  # the same where some have outlived their estimates, which are expected to end next
     span: Ints
 
 
@@ -185,7 +168,6 @@ def _copy_to(expected: Expected, i: int, j: int) -> None:
 
 
 def _slide(expected: Expected, begin: int, end: int, by: int) -> None:
-    """Shift the entries from begin to end."""
     if by > 0:
         for i in range(end - 1, begin - 1, -1):
             _copy_to(expected, i, i + by)
@@ -275,7 +257,6 @@ def _give_lowest(schedule: Schedule, begin: int, end: int, node: int) -> int:
 
 
 def _give_on_many(schedule: Schedule, begin: int, nodes: Ints) -> None:
-    """The lowest idle GPUs of several nodes, in the order of the nodes."""
     nodes = np.sort(nodes)
     i = 0
     while i < len(nodes):
@@ -320,14 +301,11 @@ def plan_salt(site: Site, seed: int, begun: int) -> int:
 
 
 class Pieces(NamedTuple):
-    """Every stretch of time that a job ran, its GPUs laid end to end."""
-
     row: Ints
     start: Floats
     end: Floats
     gpus: Ints
-    sizes: Ints
-    """How many stretches there are, with how many GPUs in all."""
+    sizes: Ints  # how many stretches there are, with how many GPUs in all
 
 
 def new_pieces(most: int, gpus: int) -> Pieces:

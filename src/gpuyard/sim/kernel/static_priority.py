@@ -74,29 +74,17 @@ _LOWEST = np.array(
 
 
 class Order(NamedTuple):
-    """The waiting jobs, by number of GPUs and rank."""
-
-    size: Ints
-    """GPUs that the jobs of each set ask for, ascending."""
-    set_of: Ints
-    """Each row's set."""
-    at: Ints
-    """Each row's place in its set."""
-    rank: Ints
-    """Each row's place among all."""
-    row_at: Ints
-    """The rows of one set after another, by rank."""
-    begin: Ints
-    """Where each set begins in `row_at`."""
+    size: Ints  # GPUs that the jobs of each set ask for, ascending
+    set_of: Ints  # each row's set
+    at: Ints  # each row's place in its set
+    rank: Ints  # each row's place among all
+    row_at: Ints  # the rows of one set after another, by rank
+    begin: Ints  # where each set begins in `row_at`
     words: Ints
-    level: Ints
-    """Where each level of each set's tree begins in `words`, the lowest level first."""
-    front: Ints
-    """The first waiting row of each set, -1 if there is none."""
-    front_rank: Ints
-    """Its rank; a very large number if there is none."""
-    waiting: Ints
-    """One number: how many wait."""
+    level: Ints  # where each level of each set's tree begins in `words`, the lowest level first
+    front: Ints  # the first waiting row of each set, -1 if there is none
+    front_rank: Ints  # its rank; a very large number if there is none
+    waiting: Ints  # one number: how many wait
 
 
 NONE = 2**62
@@ -126,7 +114,6 @@ def _lowest_bit(word: int) -> int:
 
 
 def _down(order: Order, s: int, level: int, i: int) -> int:
-    """The first place below the i-th bit of a level."""
     while level > 0:
         level -= 1
         i = i * 32 + _lowest_bit(order.words[order.level[s, level] + i])
@@ -201,14 +188,9 @@ STRICT, COMMIT, SKIP, EASY, EASY_SHADOW, CONSERVATIVE = range(6)
 
 
 class Notes(NamedTuple):
-    """What a driver remembers from plan to plan, one number each."""
-
-    begun: Ints
-    """Starts so far."""
-    head: Ints
-    """The row that was chosen and is kept until it fits, -1 if there is none."""
-    stuck: Ints
-    """The first of the queue, where it did not fit and nothing has been given back since; -1 otherwise."""
+    begun: Ints  # starts so far
+    head: Ints  # the row that was chosen and is kept until it fits, -1 if there is none
+    stuck: Ints  # the first of the queue, where it did not fit and nothing has been given back since; -1 otherwise
 
 
 def new_notes() -> Notes:

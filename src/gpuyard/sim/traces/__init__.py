@@ -18,14 +18,10 @@ __all__ = ["FORMATS", "WRITERS", "Format", "describe", "read", "write"]
 
 
 class Format(NamedTuple):
-    """How one kind of trace file is read, and recognised."""
-
     read: Callable[[Source], Trace]
-    recognises: Callable[[str], bool]
-    """Given the beginning of the file."""
+    recognises: Callable[[str], bool]  # given the beginning of the file
     about: str
-    option: str = ""
-    """What may stand after the name and a colon, as in `gavel:k80`; empty: nothing."""
+    option: str = ""  # what may stand after the name and a colon, as in `gavel:k80`; empty: nothing
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(

@@ -169,7 +169,6 @@ class _Tres(NamedTuple):
 
 
 def is_sacct(head: str) -> bool:
-    """A header with a job id and times or resources, parted by bars."""
     names = first_line(head).lower().split("|")
     return len(names) > 1 and bool({"jobid", "jobidraw"} & set(names)) and len(set(names) & set(_SACCT_USED)) >= 2
 

@@ -17,8 +17,7 @@ from gpuyard.sim.trace import Trace
 from gpuyard.sim.traces.source import Source, quoted
 from gpuyard.units import format_number, parse_duration, parse_size
 
-MOST_SECONDS = 1e12
-"""About 31,700 years: beyond it a double no longer tells milliseconds apart."""
+MOST_SECONDS = 1e12  # about 31,700 years: beyond it a double no longer tells milliseconds apart
 MOST_GPUS = 1e9
 _LONGEST_NUMBER = 64
 _FLAGS = {"true": 1.0, "yes": 1.0, "1": 1.0, "false": 0.0, "no": 0.0, "0": 0.0}
@@ -54,11 +53,9 @@ class Rule:
     parse: Callable[[str], float] = parse_number
     neutral: float | None = None
     low: float = -sys.float_info.max
-    above: bool = False
-    """`low` itself is not allowed."""
+    above: bool = False  # `low` itself is not allowed
     high: float = sys.float_info.max
-    plain: bool = True
-    """A bare number is a value as it stands."""
+    plain: bool = True  # A bare number is a value as it stands
 
     def read(self, value: object, label: str) -> float:
         """The value of a cell (text) or of a JSON value; `label` names the column in messages."""
@@ -119,8 +116,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "host_memory": Rule(parse_size, neutral=0.0, low=0.0),
     }
 )
-LABEL = "label_"
-"""What a column's name starts with in gpuyard's own files where the column is a label to select by."""
+LABEL = "label_"  # what a column's name starts with in gpuyard's own files where the column is a label to select by
 
 
 def name_of(value: object, label: str) -> str:
@@ -190,7 +186,6 @@ class Jobs:
         self._split_fraction()
 
     def _split_fraction(self) -> None:
-        """Half a GPU is one GPU with half its compute."""
         if not self._shares:
             self._compute.append(math.nan)
         gpus = self.columns["gpus"][-1]

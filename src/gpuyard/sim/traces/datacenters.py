@@ -81,7 +81,6 @@ def _add_row_philly(jobs: Gathered, row: int, job: tuple[Any, ...], seconds: Sec
 
 
 def is_philly_json(head: str) -> bool:
-    """A JSON list of objects that have attempts."""
     return _JSON.match(head) is not None
 
 
@@ -192,8 +191,7 @@ _PAI_CALLED = {
     "cpus": "plan_cpu",
     "host_memory": "plan_mem",
 }
-_NO_MODEL = frozenset({"MISC", "CPU"})
-"""Not models: `MISC` stands for several old ones."""
+_NO_MODEL = frozenset({"MISC", "CPU"})  # not models: `MISC` stands for several old ones
 
 
 def is_pai(head: str) -> bool:

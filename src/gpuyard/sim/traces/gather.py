@@ -54,8 +54,7 @@ class Gathered:
         self.dropped: dict[str, int] = {}
         self._format = format
         self._columns = columns
-        self._called = called or {}
-        """What the file calls our columns, for messages."""
+        self._called = called or {}  # what the file calls our columns, for messages
         self._users: list[str] = []
         self._types: list[str] = []
         self._lines = array("q")

@@ -11,8 +11,7 @@ import numpy as np
 from gpuyard.sim.trace import Floats, Trace
 from gpuyard.sim.traces.times import are_dates, format_time
 
-BINS = 60
-"""Steps in which the arrivals are counted."""
+BINS = 60  # steps in which the arrivals are counted
 _TOP = 10
 _LENGTHS = (
     ("up to 10 s", 10.0), ("1 min", 60.0), ("10 min", 600.0), ("1 h", 3600.0), ("6 h", 21600.0),

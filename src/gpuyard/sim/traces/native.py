@@ -156,7 +156,6 @@ def _refuse_input(trace: Trace, path: Path) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A stream whose content replaces the file when all of it is on disk."""
     final = Path(os.path.realpath(path))  # a link goes on pointing at the file
     # /dev/stdout may be a file that a shell has open: that one must be written, not another in its place.
     direct = path.is_absolute() and path.parts[1] in ("dev", "proc")
@@ -218,7 +217,6 @@ def _table(trace: Trace) -> dict[str, list[str | None]]:
 
 
 def _plain(name: str, label: str) -> str:
-    """A name that reads back unchanged."""
     if (label in ("job", "label") and not name) or name_of(name, label) != name:
         raise UserError(f"the {label} name {quoted(name)} cannot be written: it is empty or has blanks around it")
     return name

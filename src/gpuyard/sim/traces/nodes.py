@@ -16,8 +16,7 @@ from gpuyard.sim.traces.source import Source, open_source, quoted
 from gpuyard.units import parse_size
 
 MIB = float(2**20)
-NODE_GPUS = 8
-"""GPUs of a pool's node where the file does not say."""
+NODE_GPUS = 8  # GPUs of a pool's node where the file does not say
 
 _COUNT = Rule(low=0.0, high=float(MOST_GPUS))
 _AMOUNT = Rule(neutral=0.0, low=0.0)
@@ -31,13 +30,10 @@ class NodeList:
     names: list[str]
     gpus: tuple[int, ...]
     cpus: tuple[float, ...]
-    host_memory: tuple[float, ...]
-    """Bytes."""
+    host_memory: tuple[float, ...]  # bytes
     models: tuple[str, ...]
-    gpu_memory: tuple[float, ...]
-    """Bytes of each GPU of the node."""
-    without_gpus: int = 0
-    """Nodes left out because they have no GPU."""
+    gpu_memory: tuple[float, ...]  # bytes of each GPU of the node
+    without_gpus: int = 0  # nodes left out because they have no GPU
 
     def __len__(self) -> int:
         return len(self.names)
@@ -46,8 +42,7 @@ class NodeList:
 class Pool(NamedTuple):
     name: str
     nodes: int
-    gpus: int
-    """GPUs of each node."""
+    gpus: int  # GPUs of each node
 
 
 class _Node(NamedTuple):

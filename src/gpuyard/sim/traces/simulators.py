@@ -16,8 +16,7 @@ from gpuyard.sim.traces.gather import Gathered, value
 from gpuyard.sim.traces.source import Source, first_line, quoted
 
 DEFAULT_TYPE = "v100"
-_WIDTHS = (10, 11)
-"""Columns of a line; Shockwave has one more, the mode, before the weight."""
+_WIDTHS = (10, 11)  # columns of a line; Shockwave has one more, the mode, before the weight
 _LARGEST = 1 << 28
 _GAVEL_COLUMNS = ("submit", "run", "gpus", "weight", "deadline")
 _GAVEL_CALLED = {
@@ -30,7 +29,6 @@ Throughputs = dict[tuple[str, int], float]
 
 
 def is_gavel(head: str) -> bool:
-    """Ten or eleven columns parted by tabs, with a number in the sixth and the last."""
     row = first_line(head).split("\t")
     return len(row) in _WIDTHS and row[5].strip().isdecimal() and row[6].strip().isdecimal()
 
@@ -74,7 +72,6 @@ def _add_gavel(jobs: Gathered, line: int, number: int, row: list[str], speeds: T
 
 
 def _throughputs(source: Source, kind: str) -> Throughputs:
-    """Steps per second of each job type and scale on one GPU type, from the JSON file beside the trace."""
     if source.path is None:
         raise UserError("a Gavel trace needs the throughputs beside it, so it cannot come from standard input")
     folder = source.path.resolve().parent
@@ -138,7 +135,6 @@ def is_pollux(head: str) -> bool:
 
 
 def read_pollux(source: Source) -> Trace:
-    """Jobs in file order, if the file has run times."""
     found = cells.rows(source)
     names = cells.header(source, found, _POLLUX_REQUIRED)
     if "duration" not in names:

@@ -58,10 +58,8 @@ class Source:
     name: str
     head: str
     stream: Stream
-    path: Path | None = None
-    """None: standard input."""
-    option: str = ""
-    """What stands after the colon in `--format gavel:k80`."""
+    path: Path | None = None  # none: standard input
+    option: str = ""  # what stands after the colon in `--format gavel:k80`
 
     def raw_lines(self) -> Iterator[tuple[int, str]]:
         """Numbered lines; bytes that are not UTF-8 stay in them as surrogates."""
@@ -80,7 +78,6 @@ class Source:
             yield number, line
 
     def chunks(self, size: int = 1 << 20) -> Iterator[str]:
-        """The text in pieces, for formats in which a line may be the whole file."""
         text = self._text()
         try:
             while chunk := text.read(size):
@@ -115,7 +112,6 @@ def quoted(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with a question mark for each invisible character."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 

@@ -17,8 +17,7 @@ _EARLIEST, _LATEST = 5e8, 5e9
 """Late 1985 and 2128: seconds from a trace's own zero are hardly ever in between, dates nearly always."""
 _SECONDS = {f"{n:02d}": float(n) for n in range(60)}
 _MINUTES = {f"{n // 60:02d}:{n % 60:02d}:": n * 60.0 for n in range(24 * 60)}
-_PLAIN = 19
-"""Characters of `2017-10-09 07:01:55`."""
+_PLAIN = 19  # characters of `2017-10-09 07:01:55`
 
 
 def parse_time(text: str) -> float:

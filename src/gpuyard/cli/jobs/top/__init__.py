@@ -13,8 +13,7 @@ from gpuyard.cli.common_options import DaemonOptions, option, option_groups
 from gpuyard.errors import UserError
 
 _SHORTEST = 0.1
-_SHOWN = 40
-"""Waiting jobs in a single frame."""
+_SHOWN = 40  # waiting jobs in a single frame
 
 
 @option_groups

@@ -15,24 +15,17 @@ if TYPE_CHECKING:
     from gpuyard.api.types import LogPart
     from gpuyard.client.client import Client
 
-_RUNNING = 500
-"""Running jobs of a request: they show what is booked on simulated GPUs."""
+_RUNNING = 500  # running jobs of a request: they show what is booked on simulated GPUs
 _ENDED = 100
-_SOON = 0.2
-"""Least seconds between two looks."""
-_BEHIND = 4
-"""Pieces of output that may wait for the screen."""
-_STALE = 5.0
-"""Seconds after which a snapshot is complete again, also without events."""
+_SOON = 0.2  # least seconds between two looks
+_BEHIND = 4  # pieces of output that may wait for the screen
+_STALE = 5.0  # seconds after which a snapshot is complete again, also without events
 
 
 class Wanted(NamedTuple):
-    """Which rows are wanted, and of which jobs."""
-
     text: str = ""
     user: str | None = None
-    running: tuple[int, int] = (0, _RUNNING)
-    """Offset and number of rows."""
+    running: tuple[int, int] = (0, _RUNNING)  # offset and number of rows
     waiting: tuple[int, int] = (0, 100)
 
 
@@ -102,7 +95,6 @@ class Feed:
                 self._changed.notify_all()
 
     def poke(self) -> None:
-        """Take a snapshot soon."""
         with self._changed:
             self._poked = True
             self._changed.notify_all()
@@ -171,8 +163,7 @@ class CommandRunner:
 class LogPiece(NamedTuple):
     id: str
     data: bytes
-    start: int | None
-    """Its offset, if it precedes what was read; None: it follows it."""
+    start: int | None  # its offset, if it precedes what was read; None: it follows it
     state: str
     restarted: bool = False
 

@@ -35,8 +35,7 @@ STATES = {
     "cancelled": "faint", "timeout": "bad", "oom": "bad", "interrupted": "bad", "held": "faint",
 }  # fmt: skip
 """Styles of states."""
-_UNKNOWN = Row("", "…", "", "", "", (), 0, None, 0.0, None, None, 0.0, None)
-"""A row that is not loaded yet."""
+_UNKNOWN = Row("", "…", "", "", "", (), 0, None, 0.0, None, None, 0.0, None)  # A row that is not loaded yet
 
 
 def gpu_table(model: Model, gpus: Sequence[Gpu], bars: str) -> tuple[str, list[Line]]:
@@ -93,7 +92,6 @@ def job_table(model: Model, name: str, rows: Sequence[Row | None], title: str, b
 
 
 def _widths(model: Model) -> tuple[int, int, int]:
-    """Widths of ids, names and users over all visible lists."""
     shown = lay_out(model).lists
     seen = [model.part(name).get(model.places[name].top + n) for name, rows in shown.items() for n in range(rows)]
     texts = [(row.id, row.name, row.user) for row in seen if row is not None]
@@ -163,7 +161,6 @@ In the output: / searches, n and N go on, End follows, q or Esc goes back."""
 
 
 def frame(model: Model, bars: str = BARS, *, keys: bool = True) -> list[Line]:
-    """All lines of the screen, none wider than it."""
     if model.mode in ("log", "search") and model.log is not None:
         lines = _log(model, model.log)
     else:

@@ -10,13 +10,9 @@ from gpuyard.cli.jobs.top.view_state import LISTS, LogView, Model, Panel, lay_ou
 
 
 class Command(NamedTuple):
-    """Something that may take a while."""
-
-    verb: str
-    """quit, cancel, hold (or release), priority, explain, log, earlier or close."""
+    verb: str  # quit, cancel, hold (or release), priority, explain, log, earlier or close
     id: str = ""
-    step: float = 0.0
-    """Change of the priority; of `earlier`, 1: all of it."""
+    step: float = 0.0  # change of the priority; of `earlier`, 1: all of it
 
 
 def press(model: Model, key: str) -> list[Command]:
@@ -77,7 +73,6 @@ def _cross(model: Model, step: int) -> None:
 
 
 def _act(model: Model, key: str) -> list[Command]:
-    """Keys that act on the selected job."""
     row = model.selected()
     if key not in "lech+-" or len(key) != 1:
         return []

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 PIECE = 2**18  # bytes
-MOST = 2**22
-"""Bytes of one request where the beginning is wanted."""
+MOST = 2**22  # bytes of one request where the beginning is wanted
 _KEPT = 200_000  # lines
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
@@ -32,22 +31,17 @@ class LogView:
     name: str
     state: str = ""
     lines: list[str] = field(default_factory=list)
-    start: int = 0
-    """Bytes before those that were read."""
-    bottom: int | None = None
-    """The line after the last visible one; None: follow the end."""
-    found: str = ""
-    """The text of the last search."""
+    start: int = 0  # bytes before those that were read
+    bottom: int | None = None  # the line after the last visible one; None: follow the end
+    found: str = ""  # the text of the last search
     loading: bool = False
     home: int = 0
     """Lines of the screen if the view goes to the beginning, also of output that is still to be read; else 0."""
-    _rest: str = ""
-    """The unfinished last line."""
+    _rest: str = ""  # the unfinished last line
     _decode: Any = field(default_factory=_decoder)
 
     @property
     def all_lines(self) -> list[str]:
-        """All lines, including the last unfinished one."""
         return [*self.lines, clean(self._rest)] if self._rest else self.lines
 
     def count(self) -> int:
@@ -97,7 +91,6 @@ class LogView:
         return False
 
     def seen(self, width: int, height: int) -> list[str]:
-        """The visible lines, folded to the width."""
         lines = self.all_lines
         rows: list[str] = []
         at = len(lines) if self.bottom is None else self.bottom
@@ -116,8 +109,7 @@ def clean(line: str) -> str:
 
 
 LISTS = ("running", "waiting", "ended")
-MESSAGE_TIME = 6.0
-"""Seconds for which a message is shown, unless a key is pressed."""
+MESSAGE_TIME = 6.0  # seconds for which a message is shown, unless a key is pressed
 
 
 class Row(NamedTuple):
@@ -131,8 +123,7 @@ class Row(NamedTuple):
     gpus: tuple[int, ...]
     gpu_count: int
     gpu_memory: int | None
-    since: float
-    """When it began to wait."""
+    since: float  # when it began to wait
     started: float | None
     ended: float | None
     priority: float
@@ -140,8 +131,6 @@ class Row(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Some rows of a list, their offset, and the length of the whole list."""
-
     rows: tuple[Row, ...] = ()
     offset: int = 0
     total: int = 0
@@ -152,14 +141,9 @@ class Part(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The daemon's last answer."""
-
-    taken: float
-    """When, on the monotonic clock here."""
-    now: float
-    """When, on the daemon's clock."""
-    parts: Mapping[str, Part]
-    """The lists; and `everyone`: all running jobs, also where a filter hides some."""
+    taken: float  # when, on the monotonic clock here
+    now: float  # when, on the daemon's clock
+    parts: Mapping[str, Part]  # the lists; and `everyone`: all running jobs, also where a filter hides some
     gpus: tuple[Gpu, ...] = ()
     simulated: bool = False
     status: Mapping[str, Any] = {}
@@ -168,15 +152,10 @@ class Snapshot(NamedTuple):
 
 @dataclass(slots=True)
 class Place:
-    """The user's place in a list."""
-
     index: int = 0
-    id: str = ""
-    """The job there; the place follows it when it moves."""
-    top: int = 0
-    """The first visible row."""
-    pinned: bool = False
-    """Whether to follow the job into other lists: the user has just done something that moves it."""
+    id: str = ""  # the job there; the place follows it when it moves
+    top: int = 0  # the first visible row
+    pinned: bool = False  # whether to follow the job into other lists: the user has just done something that moves it
 
 
 @dataclass(slots=True)
@@ -190,22 +169,18 @@ class Panel:
 class Model:
     user: str = ""
     snapshot: Snapshot | None = None
-    unreachable: str = ""
-    """Why the daemon does not answer; empty if it does."""
+    unreachable: str = ""  # why the daemon does not answer; empty if it does
     unreachable_since: float = 0.0
-    ticks: float = 0.0
-    """This instant, on the monotonic clock."""
+    ticks: float = 0.0  # this instant, on the monotonic clock
     width: int = 80
     height: int = 24
     focus: str = "running"
     places: dict[str, Place] = field(default_factory=lambda: {name: Place() for name in LISTS})
     filter: str = ""
     mine: bool = False
-    mode: str = "lists"
-    """What keys act on: lists, confirm, filter, panel, log or search."""
+    mode: str = "lists"  # what keys act on: lists, confirm, filter, panel, log or search
     typed: str = ""
-    to_cancel: Row | None = None
-    """The job to cancel, once that is confirmed."""
+    to_cancel: Row | None = None  # the job to cancel, once that is confirmed
     message: str = ""
     message_at: float = 0.0
     panel: Panel | None = None
@@ -213,7 +188,6 @@ class Model:
 
     @property
     def now(self) -> float:
-        """The daemon's time."""
         return self.snapshot.now + self.ticks - self.snapshot.taken if self.snapshot else 0.0
 
     def part(self, name: str) -> Part:
@@ -239,7 +213,6 @@ class Model:
             self.go(name, place.index)
 
     def _follow(self) -> None:
-        """Go with a job that the user moved from one list to another."""
         place = self.places.get(self.focus, Place())
         if not place.pinned or any(row.id == place.id for row in self.part(self.focus).rows):
             return
@@ -277,18 +250,15 @@ def row_of(job: Job) -> Row:
     )  # fmt: skip
 
 
-_SMALL = 12
-"""Lines of a screen below which only one list is shown."""
-_WORTH = 3
-"""Spare lines from which on ended jobs are shown too."""
+_SMALL = 12  # lines of a screen below which only one list is shown
+_WORTH = 3  # spare lines from which on ended jobs are shown too
 
 
 class Layout(NamedTuple):
     """Lines of each part, headings not counted."""
 
     gpus: int
-    lists: dict[str, int]
-    """Visible lists only, in their order."""
+    lists: dict[str, int]  # visible lists only, in their order
 
 
 def lay_out(model: Model) -> Layout:

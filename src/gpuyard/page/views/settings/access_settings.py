@@ -284,7 +284,6 @@ def rule_row(one: Facts, everybody: list[Facts], acts: Any = ()) -> Row:
 
 
 def usage_text(one: Facts, everybody: list[Facts]) -> Cell:
-    """A user's recent usage, relative to the share among those who used something."""
     used = [other for other in everybody if other["faded_gpu_hours"] > 0]
     hours = one["faded_gpu_hours"]
     if one not in used:

@@ -32,7 +32,6 @@ def choice_field(label: str, options: dict[Any, str], value: Any, hint: str = ""
 
 
 def mark(field: Any, wrong: str | None) -> None:
-    """Show an error at a field, or clear it."""
     if bool(field._props.get("error")) != (wrong is not None) or field._props.get("error-message", "") != (wrong or ""):
         field._props |= {"error": wrong is not None, "error-message": wrong or ""}
         field.update()
@@ -47,7 +46,6 @@ def form(title: str, *, level: int = 3) -> Iterator[None]:
 
 @contextmanager
 def fields() -> Iterator[None]:
-    """Fields side by side if there is room."""
     with ui.element("div").classes("gy-set-fields"):
         yield
 
@@ -102,8 +100,6 @@ class Rows(Element, component="../../assets/settings_rows.js"):
 
 
 class Choices(Element, component="../../assets/settings_choices.js"):
-    """Radio buttons, each with a line on what it does."""
-
     def __init__(
         self, title: str, options: Sequence[Mapping[str, str]], choose: Callable[[str], Awaitable[None]] | None
     ) -> None:

@@ -185,7 +185,6 @@ def events_text(one: Facts) -> str:
 
 
 def delivery_test_text(name: str, answer: Facts) -> tuple[str, bool]:
-    """The outcome as a sentence, and whether it went well."""
     if answer["error"]:
         return f"{name} could not be reached: {str(answer['error']).rstrip('.')}.", False
     return f"{name} was told ({answer['target']}). Look whether it arrived.", True

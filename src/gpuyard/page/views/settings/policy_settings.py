@@ -34,8 +34,6 @@ HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A policy that the viewer is about to choose."""
-
     name: str
     discipline: str
     placement: str
@@ -44,7 +42,6 @@ class Draft:
 
     @property
     def text(self) -> str:
-        """As the command line and the API take it."""
         written = ",".join(f"{key}={value}" for key, value in self.settings.items())
         return f"{self.name}{':' if written else ''}{written}@{self.discipline}@{self.placement}"
 
