@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from gpuyard.api.types import OVER
 from gpuyard.page.api import Facts
 from gpuyard.page.parts import STATES, amount, epoch, priority, sentence, size, span, watt_hours
+from gpuyard.spec.fields import FIELDS
+from gpuyard.spec.kinds import TEXT
 from gpuyard.units import format_size
 
 Event = Facts
@@ -162,6 +164,15 @@ def counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[state]:,} {STATES[state]}" for state in _ORDER if counts.get(state))
 
 
+_WORDED = frozenset(("dependency", "name", "output", "error", "profile", "simulate_use"))
+_OTHER_TEXTS = [
+    (field.show.label, field.told_as)
+    for field in FIELDS
+    if field.show and field.kind is TEXT and field.name not in _WORDED
+]
+"""Texts that are shown as they are; the other fields have words of their own."""
+
+
 def request_facts(job: Facts, when: When) -> Iterator[tuple[str, str]]:
     """What it asks for, where that is not the default."""
     yield "GPUs", _gpus(job)
@@ -179,6 +190,8 @@ def request_facts(job: Facts, when: When) -> Iterator[tuple[str, str]]:
     yield "Output goes to", job["output"] or ""
     yield "Errors go to", job["error"] or ""
     yield "Tells", ", ".join(job["notify"]) + (f" of {', '.join(job['notify_on'])}" if job["notify_on"] else "")
+    for label, name in _OTHER_TEXTS:
+        yield label, job.get(name) or ""
     if job.get("pid"):
         yield "Held by", f"process {job['pid']}"
 
