@@ -110,7 +110,7 @@ def found_units(root: Path = _ROOT) -> list[Unit]:
 
 def make_unit(system: bool, flags: Mapping[str, str]) -> str:
     flags = {**flags, **_places(flags, system)}
-    there = settings(flags, _surroundings(system))
+    there = settings(flags, _service_environment(system))
     command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
     for name, value in flags.items():
         command += [FLAGS.get(name, f"--{name.replace('_', '-')}"), value]
@@ -128,12 +128,12 @@ def _places(flags: Mapping[str, str], system: bool) -> dict[str, str]:
     """The data directory and the socket, where the service would not find those that commands here use."""
     here, found = settings(flags), dict[str, str]()
     for name in ("data_dir", "socket"):
-        if getattr(settings({**flags, **found}, _surroundings(system)), name) != getattr(here, name):
+        if getattr(settings({**flags, **found}, _service_environment(system)), name) != getattr(here, name):
             found[name] = str(getattr(here, name))
     return found
 
 
-def _surroundings(system: bool) -> dict[str, str]:
+def _service_environment(system: bool) -> dict[str, str]:
     home = pwd.getpwuid(os.geteuid()).pw_dir
     return {"HOME": home} if system else {"HOME": home, "XDG_RUNTIME_DIR": f"/run/user/{os.geteuid()}"}
 

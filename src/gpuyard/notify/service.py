@@ -57,8 +57,8 @@ _AT_ONCE, _OF_A_USER, _PARCELS = 4, 2, 20
 
 
 class Dispatcher:
-    def __init__(self, sources: Sources, outbox: Outbox, courier: MessageSender, delays: Sequence[float]) -> None:
-        self._sources, self._outbox, self._courier, self._delays = sources, outbox, courier, delays
+    def __init__(self, sources: Sources, outbox: Outbox, sender: MessageSender, delays: Sequence[float]) -> None:
+        self._sources, self._outbox, self._sender, self._delays = sources, outbox, sender, delays
         self._bell, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
         self._senders = ThreadPoolExecutor(_AT_ONCE, "notices-send")
@@ -89,7 +89,7 @@ class Dispatcher:
         end = time.monotonic() + patience
         while self._under_way and time.monotonic() < end:
             time.sleep(0.02)
-        self._courier.stop()
+        self._sender.stop()
         self._senders.shutdown(wait=True, cancel_futures=True)
         if self._thread.is_alive():
             self._thread.join()
@@ -236,7 +236,7 @@ class Dispatcher:
                 self._free([subscription])
 
         try:
-            self._courier.send(user, parcels, note)
+            self._sender.send(user, parcels, note)
         except Stopped:  # the next life sends it
             return
         except Exception as error:  # or its messages would wait for ever, unnoticed
@@ -311,16 +311,16 @@ class NotificationService:
         self.outbox = Outbox(settings.data_dir / "notices.db")
         self.mail = bool(settings.mail)  # whether an address is enough
         self._host = sources.host
-        self._courier = MessageSender(settings)
+        self._sender = MessageSender(settings)
         self._asked = ThreadPoolExecutor(2, "notices-asked")
-        self.clerk = Dispatcher(sources, self.outbox, self._courier, retry_delays(settings.notify_retry))
+        self.dispatcher = Dispatcher(sources, self.outbox, self._sender, retry_delays(settings.notify_retry))
 
     def start(self) -> None:
-        self.clerk.start()
+        self.dispatcher.start()
 
     def stop(self) -> None:
         """Stop, within a few seconds whatever hangs."""
-        self.clerk.stop()
+        self.dispatcher.stop()
         self._asked.shutdown(wait=True, cancel_futures=True)
         self.outbox.close()
 
@@ -347,7 +347,7 @@ class NotificationService:
             self._check(user, kept)
             named = new if new.name else replace(new, name=self._free_name(user, kept))
             added = self.outbox.add(named, time.time())
-            self.clerk.ring()
+            self.dispatcher.ring()
             return added
 
         return self._asked.submit(add)
@@ -368,7 +368,7 @@ class NotificationService:
         fields = {"event": TEST, "user": one.user, "host": self._host}
         trial = Delivery(one.id, one.name, one.target, one.user, "", TEST, now, title, body, fields)
         said: list[str] = []
-        self._courier.send(one.user, [OutgoingMessage(trial, one.url)], lambda parcel, error: said.append(error))
+        self._sender.send(one.user, [OutgoingMessage(trial, one.url)], lambda parcel, error: said.append(error))
         error = said[0]
         state = GIVEN_UP if error else DELIVERED
         done = replace(trial, state=state, attempts=1, ended=time.time(), error=error, body="", fields={})
@@ -394,7 +394,7 @@ class NotificationService:
             if found is None:
                 self._check(user, urls[text])
                 found = self.outbox.add(Subscription(0, user, "", urls[text], of_jobs=True), time.time())
-                self.clerk.ring()
+                self.dispatcher.ring()
             return f"#{found.id}"
 
         def all_of_them() -> tuple[str, ...]:
@@ -407,7 +407,7 @@ class NotificationService:
         return done
 
     def _check(self, user: str, url: str) -> None:
-        if problem := self._courier.check(user, url):
+        if problem := self._sender.check(user, url):
             raise UserError(
                 f"{mask(url)} cannot be used: {problem}; docs/how-to/be-told.md shows how such URLs are written"
             )

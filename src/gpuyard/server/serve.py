@@ -193,7 +193,7 @@ def _background_threads(daemon: Yard, server: Server) -> list[BackgroundThread]:
     if notifications is None:
         log.error("nobody is told of their jobs: %s", server.notifications.problem)
         return found
-    daemon.listeners.append(notifications.clerk.committed)
+    daemon.listeners.append(notifications.dispatcher.committed)
     return [*found, notifications]
 
 

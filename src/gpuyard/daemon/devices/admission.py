@@ -2,7 +2,7 @@
 
 Two things are known. Of each GPU, a window: the samples of its memory since somebody was last placed there. Of jobs,
 what they will come to: by runs of their like that have ended, and by those of it that run and have stopped growing. All
-of it is nothing but numbers in a snapshot; the rules are the core's (`core.charging`, `core.harvest`).
+of it is nothing but numbers in a snapshot; the rules are the core's (`core.usage.charging`, `core.usage.overcommit`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What running attempts use of their GPUs: seen at every look at those, and kept until the attempts have ended.
+"""GPU memory that running attempts use: measured at every look at the GPUs, kept until the attempts have ended.
 
-Whoever looks (the yard's thread at real GPUs, the pulse at simulated ones) tells what was seen of each attempt: bytes
-on each GPU, of all its processes together. What follows from that is small, and lies in a file as well, so that the
-peak of a job outlives a daemon that is killed. The file is no part of the store: losing it loses no job.
+The loop's thread measures real GPUs, the thread of `simulation` simulated ones: bytes of each attempt on each GPU, all
+its processes together. The result is small and is kept in a file as well, so that a job's peak survives a killed
+daemon. The file is no part of the store: losing it loses no job.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ here: to stop a lease is to end it, and its process goes on.
 While a lease waits, two processes are watched: the holder, and whoever asked for it (`gpuyard acquire` asks for the
 shell that it was called from). If one of them ends, nobody waits for the GPUs any more, and the request is given up.
 
-Who asks from afar has no process here. Such a lease lasts as long as signs of life come (`signs`); or, if whoever asks
-sends none once it has its GPUs, until these were used and are free again.
+A remote client has no process here. Its lease lasts as long as heartbeats come (`heartbeats`); or, if it sends none
+once it has its GPUs, until these were used and are free again.
 
 Nothing is written down here. What a lease is (`Terms`) the daemon's log knows, and tells by `find`.
 """
