@@ -181,7 +181,7 @@ _TOLD_APART = ("name", "output", "error", "notify")
 _UNSAID: dict[str, Any] = {
     field.name: (DEFAULTS[field.name] or None) if field.null_if_empty else DEFAULTS[field.name]
     for field in FIELDS
-    if field.stored and field.editable and field.told_as and field.name not in _TOLD_APART
+    if field.stored and field.editable and field.json_key and field.name not in _TOLD_APART
 }
 _UNSAID |= {name: [] for name, value in _UNSAID.items() if value == ()}
 """What a job's JSON has where its work does not say otherwise."""

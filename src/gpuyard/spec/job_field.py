@@ -131,7 +131,7 @@ class JobField:
         return (*self.keys, *(flag.removeprefix("--") for flag in options if flag.startswith("--")))
 
     @property
-    def told_as(self) -> str:
+    def json_key(self) -> str:
         """What a job's JSON calls it; empty if it is not told."""
         return self.name if self.answer is None else self.answer
 

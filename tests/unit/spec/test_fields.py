@@ -47,7 +47,7 @@ def test_no_name_stands_for_two_fields() -> None:
     assert once([field.attribute for field in FIELDS if field.option])
     assert once([key for field in FIELDS for key in set(field.all_keys)])
     assert once([field.slurm for field in FIELDS if field.slurm])
-    assert once([field.told_as for field in FIELDS if field.told_as])
+    assert once([field.json_key for field in FIELDS if field.json_key])
 
 
 def test_no_two_fields_have_the_same_place() -> None:
@@ -76,7 +76,7 @@ def test_defaults_are_within_limits_and_survive_being_written() -> None:
 
 def test_work_keeps_what_the_table_says() -> None:
     assert {field.name for field in FIELDS if field.stored} <= DEFAULTS.keys()
-    assert all(field.told_as in (field.name, "") for field in FIELDS if field.stored)
+    assert all(field.json_key in (field.name, "") for field in FIELDS if field.stored)
 
 
 def test_what_can_change_while_a_job_runs_can_change_while_it_waits() -> None:
@@ -130,8 +130,8 @@ def test_the_typed_client_takes_the_fields() -> None:
 def test_the_typed_client_gives_the_fields() -> None:
     hints = typing.get_type_hints(Job)
     for field in FIELDS:
-        if field.told_as:
-            assert bare(hints[field.told_as]) == {GIVEN.get(field.kind) or BASES[field.kind.json]}, field.name
+        if field.json_key:
+            assert bare(hints[field.json_key]) == {GIVEN.get(field.kind) or BASES[field.kind.json]}, field.name
 
 
 def beyond(field: JobField) -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,7 @@ from gpuyard.spec.fields import option_fields
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _NONE = "none"
-_TOLD_FIRST = (
+_SHOWN_FIRST = (
     "name", "tags", "gpus", "from", "gpu_memory", "priority", "estimate", "time_limit", "grace", "preemptible",
     "adaptive", "signal", "notice", "requeue",
 )  # fmt: skip
@@ -52,7 +52,7 @@ def changes_of(edits: Edits) -> dict[str, Any]:
             cleared[field.name] = field.blank
             edits = replace(edits, **{field.attribute: None})
     body = edits.body()
-    first = [name for name in _TOLD_FIRST if name in body]
+    first = [name for name in _SHOWN_FIRST if name in body]
     return {**{name: body.pop(name) for name in first}, **body, **cleared}
 
 

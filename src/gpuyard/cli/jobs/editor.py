@@ -66,7 +66,7 @@ def described(job: Job) -> dict[str, Any]:
 
 
 def _described(field: JobField, job: Mapping[str, Any]) -> Any:
-    value = job[field.told_as]
+    value = job[field.json_key]
     if field.kind is DURATION:
         return _seconds(value)
     if field.kind is INDICES:

@@ -116,7 +116,7 @@ def _request(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _field_text(line: ShowLine, field: JobField, job: Mapping[str, Any]) -> str:
-    value, kind = job.get(field.told_as), field.kind
+    value, kind = job.get(field.json_key), field.kind
     if value is None or (not value and kind is not NUMBER):
         return ""
     if kind is SWITCH:

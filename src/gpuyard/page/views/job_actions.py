@@ -27,7 +27,7 @@ EDITED = [FIELD[name] for _, name in _ENTRIES]  # what the dialog can change
 
 
 def current_text(field: JobField, job: Facts) -> str:
-    value = job.get(field.told_as)
+    value = job.get(field.json_key)
     if field.kind is SHARE and job["gpu_memory_asked"] == "auto":
         return "auto"
     if value is None or field.kind is INSTANT:

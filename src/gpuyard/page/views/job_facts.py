@@ -166,7 +166,7 @@ def counted(counts: Mapping[str, int]) -> str:
 
 _WORDED = frozenset(("dependency", "name", "output", "error", "profile", "simulate_use"))
 _OTHER_TEXTS = [
-    (field.show.label, field.told_as)
+    (field.show.label, field.json_key)
     for field in FIELDS
     if field.show and field.kind is TEXT and field.name not in _WORDED
 ]

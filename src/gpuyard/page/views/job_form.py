@@ -335,7 +335,7 @@ def form_of(job: dict[str, Any]) -> dict[str, str | bool]:
     found: dict[str, str | bool] = {"command": shlex.join(job["command"])}
     for form_name, one in FORM_FIELDS.items():
         if form_name not in _NOT_COPIED:
-            value = job.get(one.told_as)
+            value = job.get(one.json_key)
             found[form_name] = bool(value) if one.kind is kinds.SWITCH else _text(one, value, job)
     return found
 
