@@ -33,7 +33,9 @@ async def _ask(path: str, error: Exception) -> tuple[int, dict[str, Any]]:
     """What is answered by an application whose policies cannot be told."""
     failed: Future[Any] = Future()
     failed.set_exception(error)
-    daemon = SimpleNamespace(listeners=[], engine=None, ask=lambda command, changes: failed)
+    daemon = SimpleNamespace(
+        listeners=[], engine=None, commands=None, context=None, ask=lambda command, changes: failed
+    )
     app, sent = make_app(Server(cast(Any, daemon), HERE, lambda: None)), list[Any]()
 
     async def receive() -> dict[str, Any]:
@@ -96,7 +98,9 @@ def test_every_refusal_has_a_title() -> None:
 
 def test_every_route_is_in_the_contract() -> None:
     async def document() -> dict[str, Any]:
-        server = Server(cast(Any, SimpleNamespace(listeners=[], engine=None)), HERE, lambda: None)
+        server = Server(
+            cast(Any, SimpleNamespace(listeners=[], engine=None, commands=None, context=None)), HERE, lambda: None
+        )
         return openapi_document(make_app(server), HERE)
 
     found = asyncio.run(document())
