@@ -76,28 +76,28 @@ class Settings:
     grace: float = 10.0
     """Seconds between asking a job to end and making it end."""
     half_life: float = 7 * 86400.0
-    """Seconds after which GPU time that somebody had counts half in fair shares; 0: it counts for ever."""
+    """Seconds after which used GPU time counts half in fair shares; 0: it counts in full for ever."""
     preempt: bool = True
     """Whether preemptible jobs are stopped for jobs of higher priority, or of users who have less than their share."""
     output_limit: int = 2**30
     """Bytes of output that are kept of each attempt."""
     gpu_buffer: int = 2**29
-    """Bytes of each GPU that are given to nobody who shares it."""
+    """Bytes of each shared GPU that no job gets."""
     memory_margin: float = 0.05
     """How much more than was measured a share by `auto` is, while there are few measurements; 0.05 is 5 %."""
     over_memory: str = "stop-largest-offender"
-    """What becomes of a job that uses more of a GPU than its share: `warn` tells, `stop` ends it at once, and
-    `stop-largest-offender` ends whoever is furthest beyond once the others might not get theirs."""
+    """Action on a job that uses more GPU memory than its share: `warn` logs it, `stop` ends it at once, and
+    `stop-largest-offender` ends the job with the largest excess once the other jobs might not get their shares."""
     oom_retries: int = 3
-    """How often a job that runs out of GPU memory is run again with more, if nobody says otherwise."""
+    """How often a job that runs out of GPU memory is run again with more, unless the job says otherwise."""
     interference_after: float = 10.0
     """Seconds for which two jobs must be seen together before it counts what they do to each other."""
     foreign: str = "avoid"
-    """A GPU on which somebody else's process is: `avoid` it, or `count` what that uses, and share the rest."""
+    """Use of a GPU that has a foreign process: `avoid` it, or `count` what the process uses and share the rest."""
     lease_idle: float = 60.0
-    """Seconds without a child, after its first use, that end the lease of a shell that somebody types in; 0: never."""
+    """Seconds without a child, after its first use, that end the lease of an interactive shell; 0: never."""
     offers: bool = True
-    """Whether running jobs that adapt are lent idle GPUs that nobody who waits can use."""
+    """Whether adaptive running jobs are lent idle GPUs that no waiting job can use."""
     offer_most: int = 1
     """How many GPUs one job may have on loan."""
     cgroups: bool = False
@@ -108,7 +108,7 @@ class Settings:
     admin_group: str = "gpuyard-admin"
     """The Unix group whose members may do to everybody's jobs what their owners may, and set the policy."""
     max_priority: float | None = None
-    """The highest priority that whoever is no admin may ask for."""
+    """The highest priority that users other than admins may ask for."""
     bind: str = "127.0.0.1"
     """The address to listen at on TCP; any but a loopback address wants tokens."""
     port: int | None = None
@@ -129,7 +129,7 @@ class Settings:
     notify_retry: str = "10s,1m,5m,30m,2h"
     """When a notification that could not be sent is tried again, and then again; the last holds until a day is over."""
     queue_timeout: float = 300.0
-    """Seconds without a sign of life after which whoever waits for GPUs from afar is given up."""
+    """Seconds without a heartbeat after which a remote request for GPUs is dropped."""
     keep_logs: float = 90 * 86400.0
     """Seconds for which the output of a job is kept after its end; 0 for ever."""
     keep_history: float = 0.0

@@ -18,7 +18,7 @@ class UserError(GpuyardError):
 
 
 class Mistakes(UserError):
-    """Several things are wrong with the input; each is told in a line of its own."""
+    """Several errors in the input, one per line."""
 
 
 class Bug(GpuyardError):

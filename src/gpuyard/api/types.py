@@ -337,7 +337,7 @@ class Wishes(TypedDict, total=False):
     among: Sequence[int] | None
     """Only GPUs with these indices."""
     gpu_memory: int | str | None
-    """Share a GPU with others, by memory: bytes, a text like `6G`, or `auto`: as its like has used before."""
+    """Share a GPU with others, by memory: bytes, a text like `6G`, or `auto`: the measured use of similar jobs."""
     oom_retries: int
     """How often it is run again, with more memory, if it runs out of that of a GPU."""
     cap: bool
@@ -349,7 +349,7 @@ class Wishes(TypedDict, total=False):
     thread_percentage: float | None
     """How much of the GPU's threads such a client may have."""
     profile: str | None
-    """Try it out first if nothing is known of its like: `30s`, or arguments like `--epochs=2`."""
+    """Profile it first if no similar job has run: `30s`, or arguments like `--epochs=2`."""
     priority: float
     """Higher runs first."""
     estimate: float | str | None
@@ -390,7 +390,7 @@ class Wishes(TypedDict, total=False):
     notice: float | str | None
     """Seconds from that signal to its end; it also comes so long before its time limit."""
     notify: Sequence[str] | None
-    """Who is told of it: names of subscriptions, URLs, `all` or `none`; all subscriptions if not said."""
+    """Where its notifications go: names of subscriptions, URLs, `all` (the default) or `none`."""
     notify_on: Sequence[str] | None
     """Of what: some of `start finish failure timeout long-wait tasks`; as each subscription says if not said."""
 
