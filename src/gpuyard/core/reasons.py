@@ -145,7 +145,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """GPUs are kept for it, and whoever runs there, or has them on loan, is being told to leave."""
+    """GPUs are kept for it; the jobs that run there, or have them on loan, are being asked to leave."""
 
     gpus: tuple[int, ...]
 

@@ -268,7 +268,7 @@ class State:
         self.last_finish: list[float] = []
         self.seen: tuple[int, float, Any] | None = None
         """The latest queue features (`queue_features`), of which version and when."""
-        self.ledger = Ledger()  # what users have had lately, where there are rules to share by
+        self.ledger = Ledger()  # recent use by users, if there are sharing rules
 
     def usage(self, now: float) -> Floats:
         """GPU-seconds that each user has had up to now; where there are rules, as these count them."""

@@ -172,7 +172,7 @@ class Context:
             self.machine.began()
 
     def take_unwritten(self) -> tuple[list[Record], dict[str, str], dict[tuple[str, str], Answered]]:
-        """What is to be written now: records, environments and answers."""
+        """Pending writes: records, environments and answers."""
         found = self.unwritten, self.environments, self.answers
         self.unwritten, self.environments, self.answers = [], {}, {}
         self._descriptions = {}

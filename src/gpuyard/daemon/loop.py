@@ -68,7 +68,7 @@ class Yard:
         self.listeners, self.ask, self.record = context.listeners, context.ask, context.record
         self.failing = ""  # why nothing can be written now; empty if all is well
         self.expect: Callable[[str], None] = lambda job: None
-        """Called with every waiting lease, so that it is given up when its process ends."""
+        """Called with every waiting lease, so that it is dropped when its process ends."""
         self.due_back = np.inf  # when the next turn ends at the latest, on the monotonic clock, unless the thread hangs
         self._looks = 0
         self._written: list[Record] = []
@@ -174,7 +174,7 @@ class Yard:
         self._write_at = min(self._write_at, time.monotonic() + _SOON if isinstance(event, Started) else 0.0)
 
     def _may_wait(self, answers: list[tuple[Future[Any], Any]]) -> bool:
-        """Whether only starts are to be written: they may share an fsync with the end of a short job."""
+        """Whether all pending writes are starts: they may share an fsync with the end of a short job."""
         busy = answers or self._launches or self._stops
         return bool(self.context.unwritten) and not busy and time.monotonic() < self._write_at
 

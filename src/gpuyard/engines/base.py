@@ -1,4 +1,4 @@
-"""The protocol between the daemon and whatever runs jobs: this machine, or a cluster.
+"""The protocol between the daemon and the engines that run jobs: this machine, or a cluster.
 
 The daemon writes down that a job is to run (`Placed`) before it asks the engine, so it may die at any instant, and its
 next life asks again. That is why everything here is idempotent by (job, attempt): launching an attempt twice runs it

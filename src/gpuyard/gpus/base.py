@@ -1,4 +1,4 @@
-"""GPUs as the daemon sees them, whatever their source."""
+"""GPUs as the daemon sees them, from any source."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Process:
     pid: int
     memory: int  # bytes on this GPU; 0 where that is not known
     graphics: bool = False  # whether it only draws, as a desktop does, and computes nothing
-    utilization: int | None = None  # percent of the GPU that it kept busy lately
+    utilization: int | None = None  # recent use of the GPU in percent
 
 
 @dataclass(frozen=True, slots=True)

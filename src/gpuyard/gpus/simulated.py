@@ -163,11 +163,10 @@ class Demand(NamedTuple):
 
 
 def run_out(memory: int, demands: Iterable[Demand]) -> list[Demand]:
-    """Who does not get what it wants of so many bytes, and dies of it: as with CUDA, but those who kept their promise
-    are served first.
+    """The processes that run out of memory and die: as with CUDA, but those within their promise are served first.
 
-    So who is above its promise dies, the largest excess first, until the others fit. Where all kept their promise they
-    were too many to begin with: then who grew last dies, as on a real GPU.
+    So the processes above their promise die, the largest excess first, until the others fit. If all are within their
+    promise, the promises exceed the memory: then the process that grew last dies, as on a real GPU.
     """
     demands = list(demands)
     dead = [demand for demand in demands if demand.capped and demand.excess]

@@ -1,4 +1,4 @@
-"""What keeps waiting jobs from being chosen, whatever the policy says.
+"""Gates that keep waiting jobs from being chosen under any policy.
 
 Other jobs must end or begin first, a time must come, or a quota is used up. Gates hide such rows from a plan
 (`Snapshot.may`). A plan's own starts can reach a quota: then it is made again without those that exceed it

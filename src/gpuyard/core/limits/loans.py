@@ -1,7 +1,7 @@
 """GPUs on loan: idle ones that a running job may use beside its own until a job needs them.
 
-A loan is no tenant of its GPU: plans do not see it, so it keeps no job from starting, whatever the policy. A job that a
-plan puts there is promised the GPU (`withdrawal`), its borrower is told to leave, and the job is placed when it has
+A loan is no tenant of its GPU: plans do not see it, so it keeps no job from starting under any policy. A job that a
+plan puts there is promised the GPU (`withdrawal`), its borrower is asked to leave, and the job is placed when it has
 left. No job is ever placed on a GPU that is lent; `transitions` checks that. When the borrower ends, so do its loans.
 """
 

@@ -1,4 +1,4 @@
-"""What users have had lately: GPU time that fades with a half-life, for fair shares, and by the hour, for quotas.
+"""Recent use by users: GPU time that fades with a half-life, for fair shares, and by the hour, for quotas.
 
 Kept only where there are rules to share by (`Rules`); a simulation has none, and counts GPU-seconds as they are.
 """

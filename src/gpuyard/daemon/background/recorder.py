@@ -1,8 +1,7 @@
 """Records what GPUs do, in a thread of its own, fed by the threads that look at them.
 
-Looks come through a queue that never blocks who puts them there. A GPU in use is recorded every `record_period`, one
-that is idle and stays as it is every ten seconds. Where nothing can be written that is told once, and tried again every
-minute; jobs go on meanwhile.
+Samples come through a queue that never blocks its producers. A GPU in use is recorded every `record_period`, an idle
+one without changes every ten seconds. A failed write is logged once and tried again every minute; jobs go on meanwhile.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Retention:
         for job in self._too_old(reader, stored_attempts.jobs_in(directory), before):
             try:
                 stored_attempts.remove(directory, job)
-            except OSError as error:  # others can be removed all the same
+            except OSError as error:  # others can still be removed
                 log.warning("cannot remove the output of job %s: %s", job, error)
             else:
                 removed += 1

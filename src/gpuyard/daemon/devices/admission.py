@@ -1,8 +1,8 @@
-"""Admission by usage: what is known of the use of GPUs, for those who plan, and what is done where that went wrong.
+"""Admission by usage: the measured use of GPUs, as input to plans, and the recovery from plans that went wrong.
 
-Two things are known. Of each GPU, a window: the samples of its memory since somebody was last placed there. Of jobs,
-what they will come to: by runs of their like that have ended, and by those of it that run and have stopped growing. All
-of it is nothing but numbers in a snapshot; the rules are the core's (`core.usage.charging`, `core.usage.overcommit`).
+There are two inputs. For each GPU, a window: the samples of its memory since the last placement there. For jobs, their
+expected peak: from similar runs that have ended, and from similar jobs that run and have stopped growing. Both are
+plain numbers in a snapshot; the rules are the core's (`core.usage.charging`, `core.usage.overcommit`).
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Occupant(NamedTuple):
     who: Identity | None  # None if it was gone already
     job: str | None  # None: it is of no job of ours; empty: it is ours, but of no job (MPS)
     graphics: bool = False  # whether it only draws, as a desktop does
-    utilization: int | None = None  # percent of the GPU that it kept busy lately, where that is known
+    utilization: int | None = None  # recent use of the GPU in percent, where that is known
 
 
 class Look(NamedTuple):

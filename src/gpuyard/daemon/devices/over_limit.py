@@ -1,8 +1,8 @@
-"""Jobs that use more of a GPU than they were promised, and what is done about it.
+"""Jobs that use more of a GPU than they were promised, and the action on them.
 
-Memory is not rationed by the driver: who takes more takes it from others, and it is the others' next allocation that
-fails. So whoever exceeds its share is told of, and may be stopped before that happens; never one that keeps to its
-share, and never one that is alone on its GPUs.
+The driver does not ration memory: a job that takes more takes it from others, and the others' next allocation fails.
+So a job above its share is logged, and may be stopped before that happens; never one that keeps to its share, and
+never one that is alone on its GPUs.
 """
 
 from __future__ import annotations

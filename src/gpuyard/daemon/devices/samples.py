@@ -1,4 +1,4 @@
-"""What the GPUs did lately: every look of the last ten minutes, and the means of each minute of the last day.
+"""Recent use of the GPUs: every sample of the last ten minutes, and the means of each minute of the last day.
 
 One thread adds, others read; nothing is kept on disk. What is not known, as of a GPU that is lost, is NaN.
 """

@@ -37,7 +37,7 @@ class Estimates:
         self._runs: dict[Key, list[Run]] = {}
         self._predictions: dict[tuple[str, str, float], Prediction] = {}
         self._waiting: dict[Key, dict[str, None]] = {}
-        """Jobs whose memory is to be found out, by what they are known by; some may have begun since."""
+        """Jobs whose memory is still unknown, by key; some may have begun since."""
         self._profiling: dict[str, str] = {}  # the job that tries a signature out
         self._fresh: dict[Key, None] = {}  # of what there is something new
         self._outdated: dict[str, None] = {}  # jobs that something new may concern

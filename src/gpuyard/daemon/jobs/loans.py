@@ -209,7 +209,7 @@ class Offers:
         self._decisions: dict[tuple[str, int], int] = {}
 
     def due(self) -> float:
-        """When a GPU is to be taken back though nothing happens, on the monotonic clock."""
+        """When the next GPU is due back without any event, on the monotonic clock."""
         return min((*self._leave_by.values(), *self._answer_by.values()), default=math.inf)
 
     def report_of(self, job: str) -> Report | None:

@@ -2,7 +2,7 @@
 
 One thread writes, a batch of records at a time: one transaction, one fsync, and only then is anything acknowledged
 (WAL, synchronous=FULL). The views of the jobs are written in the same transaction, so they can never disagree with the
-log; `rebuild` makes them anew. Others read through connections of their own (`reader`).
+log; `rebuild` recreates them. Others read through connections of their own (`reader`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The engine of leases: it "runs" what runs already.
 
-A lease gives GPUs to a process that somebody else started. It lasts as long as that process, its holder: to launch it
-is to hold the process by a pidfd, which becomes readable when the process ends, however it ends. Nobody is ever killed
-here: to stop a lease is to end it, and its process goes on.
+A lease gives GPUs to a process that the daemon did not start. It lasts as long as that process, its holder: to launch
+it is to hold the process by a pidfd, which becomes readable when the process ends, however it ends. No process is ever
+killed here: to stop a lease is to end it, and its process goes on.
 
-While a lease waits, two processes are watched: the holder, and whoever asked for it (`gpuyard acquire` asks for the
-shell that it was called from). If one of them ends, nobody waits for the GPUs any more, and the request is given up.
+While a lease waits, two processes are watched: the holder, and the requester (`gpuyard acquire` requests for the shell
+that called it). If one of them ends, the request is dropped.
 
 A remote client has no process here. Its lease lasts as long as heartbeats come (`heartbeats`); or, if it sends none
 once it has its GPUs, until these were used and are free again.
@@ -196,7 +196,7 @@ class LeaseEngine:
         """The lease of a process: that of an ancestor, or of the leader of its session; on a GPU: one for that GPU.
 
         What a script left on a GPU that it gave back is no longer ours, unless it waits for GPUs again: it would wait
-        for itself. If a lease without a process has the GPU, whoever is on it belongs to that.
+        for itself. If a lease without a process has the GPU, all processes on it belong to that lease.
         """
         held = [lease for lease in self._leases.values() if lease.attempt and gpu in (None, *lease.terms.gpus)]
         waiting = (lease for lease in self._leases.values() if not lease.attempt)

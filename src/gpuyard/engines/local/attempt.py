@@ -47,7 +47,7 @@ class LocalAttempt:
     """When they were first asked, on the clock of the file system; None if they were not before it ended."""
     ask_again: float = float("inf")  # when to ask once more: a shell that is about to become the job may have missed it
     kill_at: float = float("inf")  # when they are killed, on the monotonic clock
-    ended: Ended | None = None  # what is to be reported when nothing is left
+    ended: Ended | None = None  # reported when no process is left
     leftovers: int = 0
     look_at: float = 0.0  # when to look after it again, if it begins or ends just now
     _pause: float = field(default=_SHORTEST_PAUSE)
@@ -160,7 +160,7 @@ def never_ran(run: LocalAttempt, status: int | None) -> Ended | NeverBegan:
 def interrupted(job: str, attempt: int, folder: Path) -> Ended:
     """The end of an attempt that began before this boot: its own, or the machine's.
 
-    When that was nobody wrote down; the last sign of life is the nearest that can be known.
+    The time of that is not recorded; the last sign of life is the best estimate.
     """
     if written := wrapper.read_exit(folder):
         asked_at = wrapper.read_asked(folder)

@@ -1,9 +1,9 @@
-"""A job's output: one plain file, so that it never blocks the job, and kept within a limit all the same.
+"""A job's output: one plain file, so that it never blocks the job, and still kept within a limit.
 
 The job appends to the file by itself. When it has grown beyond its limit, its middle is taken out by punching a hole,
 which gives the blocks back to the disk and leaves every offset as it was: the beginning and the end stay readable,
-whoever follows the output keeps its place, and the job notices nothing. Where the file system knows no holes, the
-file is left alone.
+readers that follow the output keep their position, and the job notices nothing. If the file system does not support
+holes, the file is left alone.
 """
 
 from __future__ import annotations

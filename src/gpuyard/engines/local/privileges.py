@@ -35,7 +35,7 @@ PROGRAMS = "/usr/sbin:/usr/bin:/sbin:/bin"
 def limits_of(pid: int, uid: int) -> tuple[str, ...] | None:
     """The limits of a user's process, where they differ from our own; None if that process is gone.
 
-    The directory is held open, so what is read is of one process, whoever gets its number next.
+    The directory is held open, so all reads are of one process, even if its PID is reused.
     """
     try:
         folder = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

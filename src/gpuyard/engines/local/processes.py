@@ -109,7 +109,7 @@ def parse_user(status: bytes) -> int | None:
 def life() -> str:
     """What tells one life of this machine, or of this container, from the next.
 
-    The boot id alone does not see that a container was started anew, which ends its processes just as well.
+    The boot id alone does not show that a container was restarted, which ends its processes just as well.
     """
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
@@ -164,7 +164,7 @@ def reap(pidfd: int) -> int | None:
 def send(pids: Iterable[int], *signals: signal.Signals, born: Mapping[int, int] | None = None) -> None:
     """Send signals to processes; those that are gone meanwhile are passed over.
 
-    `born` tells when they started, so that nobody is hit who has got the number of one that is gone.
+    `born` holds their start times, so that no process with a reused PID is hit.
     """
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):  # a set-user-id program may be out of reach

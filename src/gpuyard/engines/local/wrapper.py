@@ -2,13 +2,13 @@
 
 The wrapper outlives the daemon: it waits for the job and writes down how it ended. It is `/bin/sh`, which starts in a
 millisecond and stays small, and uses nothing but builtins. Its first act is to *claim* the attempt: it creates the file
-`pid`, which only one can do. Who finds the file there does nothing at all. So a second launch is harmless, and whoever
-creates the file first, the daemon included, has made sure that no wrapper that comes later will begin.
+`pid`, which only one process can do. A wrapper that finds the file does nothing. So a second launch is harmless, and
+the first to create the file, the daemon included, makes sure that no later wrapper will begin.
 
 `pid` holds the wrapper's own line of /proc/PID/stat and then, as the engine gave them: the life of the machine, the
 cgroup (or nothing), the limit of the output and the job's user. `exit` holds the exit code and, if the command could
 not be started, its name. A file counts when it is complete, which its last newline tells. When they were written is
-when the attempt began and ended. `asked` is there if somebody asked the attempt to end, since then. For a job of
+when the attempt began and ended. `asked` exists from the time the attempt was asked to end. For a job of
 another user the wrapper stays root's; `dropping` is what comes between.
 """
 
