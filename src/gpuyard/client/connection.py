@@ -83,7 +83,7 @@ def fields_body(wishes: Wishes) -> dict[str, Any]:
 
 def _parsed(texts: Mapping[str, str]) -> dict[str, Any]:
     """The numbers among texts: those of durations, times and sizes."""
-    from gpuyard.spec.fields import FIELD  # here, because a client without them is to be imported quickly
+    from gpuyard.spec.fields import FIELD  # here, to keep the import of a client fast
     from gpuyard.spec.kinds import INSTANT, Moment
 
     found: dict[str, Any] = {}

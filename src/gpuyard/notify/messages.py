@@ -252,7 +252,7 @@ class Sources:
     database: Path
     host: str
     open: Callable[[], list[JobView]]  # jobs that are not over
-    why: Callable[[JobView], str]  # why a job waits, or what is to be said of its end
+    why: Callable[[JobView], str]  # why a job waits, or how it ended
     output: Callable[[str, int, int, int], tuple[int, bytes]]
     """A job's output: its attempt, an offset (from the end, if below 0), and how many bytes."""
 

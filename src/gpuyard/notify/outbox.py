@@ -61,7 +61,7 @@ class Delivery:
     fields: Mapping[str, Any]  # what happened, for programs
     state: str = WAITING
     attempts: int = 0
-    next: float = 0.0  # when it is to be tried
+    next: float = 0.0  # when to try it
     ended: float | None = None
     error: str = ""
     id: int = 0
@@ -178,7 +178,7 @@ class Outbox:
     # -- deliveries -------------------------------------------------------------------------------
 
     def due(self, now: float, each: int) -> list[Delivery]:
-        """What is to be sent by now, up to `each` to each place, the oldest first."""
+        """Deliveries that are due, up to `each` per target, the oldest first."""
         first = (
             "SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY subscription ORDER BY next, id) AS place "
             "FROM deliveries WHERE state = 'waiting' AND next <= ?) WHERE place <= ?"

@@ -51,7 +51,7 @@ _IDLE = 30.0
 _AFTER_TROUBLE = 5.0
 _LAG = 1000  # events without news that are looked at again after a crash
 _PRUNE = 6 * 3600.0
-_OLD = 86400.0  # seconds after which an event is no news any more, and a delivery is given up
+_OLD = 86400.0  # seconds after which events are not sent any more, and deliveries are dropped
 _AT_ONCE, _OF_A_USER, _PARCELS = 4, 2, 20
 """Processes that send at the same time, of one user, and what each takes along."""
 

@@ -89,7 +89,7 @@ class Tab:
         return {} if self.client.request is None else self.client.request.query_params
 
     def live(self, show: Show, every: int = 1) -> None:
-        """Call this once the page is open, and after every change (at most twice a second), or every so many times."""
+        """Call this once the page is open, and after every change (at most twice a second), or every `every`-th."""
         self._shows.append((show, every))
 
     def when(self, iso: str | float | None, *, seconds: bool = False) -> str:

@@ -53,7 +53,7 @@ _SWITCH = 0.0005  # seconds between switches of threads; the default of 5 ms wou
 
 
 def serve(settings: Settings) -> None:
-    """Run the daemon until it is told to end. A condition that keeps it from starting is a `UserError`."""
+    """Run the daemon until a signal ends it. A condition that keeps it from starting is a `UserError`."""
     _write_log()
     os.umask(0o077)
     sys.setswitchinterval(_SWITCH)

@@ -77,7 +77,7 @@ def at(path: str, line: int, column: int, name: str = "") -> str:
 
 def each(items: Iterable[T], read: Callable[[T], R]) -> list[R]:
     """The results; all errors are raised together."""
-    found, wrong = [], dict[str, None]()  # what concerns all of them is told once
+    found, wrong = [], dict[str, None]()  # an error common to several items is kept once
     for item in items:
         try:
             found.append(read(item))

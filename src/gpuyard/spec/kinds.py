@@ -79,7 +79,7 @@ def format_exact_duration(seconds: float) -> str:
 
 
 def _instant(text: str, moment: Moment) -> float:
-    from gpuyard.spec.times import parse_when  # here, because few jobs have a time, and submitting is to be quick
+    from gpuyard.spec.times import parse_when  # here, because few jobs have a time, and submitting must be fast
 
     return parse_when(text, moment.now, moment.zone)
 

@@ -187,7 +187,7 @@ def _without_daemon(settings: Settings, client: Client) -> Iterator[dict[str, An
     stop(client)
     try:
         yield restarted
-    finally:  # also if something went wrong: the queue is to go on, with whatever store there is
+    finally:  # also after an error: the queue must go on, with the store that exists
         restarted |= launch_daemon(launch, settings, client)[0] if manager is None else _start_service(manager, client)
 
 

@@ -38,7 +38,7 @@ def in_editor(job: Job, apply: Callable[[dict[str, Any]], T]) -> T | None:
         file.write(yaml.safe_dump(before, sort_keys=False, allow_unicode=True))
     try:
         _edit(path)
-    except UserError:  # nobody meant anything by it
+    except UserError:  # the edit failed: no changes to keep
         os.unlink(path)
         raise
     try:

@@ -159,7 +159,7 @@ def wait(
     from gpuyard.cli.terminal.text_table import print_rows
 
     client = daemon.client()
-    found = [client.job(id) for id in dict.fromkeys(jobs)]  # a wrong id is told at once
+    found = [client.job(id) for id in dict.fromkeys(jobs)]  # an unknown id fails here
     found, in_time = _await(client, found, duration("--timeout", timeout), quiet=json)
     if json:
         print_rows(found)

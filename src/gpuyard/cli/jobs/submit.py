@@ -126,7 +126,7 @@ class Request(Options):
     def describe(self, *, in_place: bool = False, elsewhere: bool = False) -> dict[str, Any]:
         """The job as a request to the API; errors are raised before anything is sent.
 
-        A script's lines are read, unless it is to be run in place, like any command. For a daemon elsewhere, nothing of
+        A script's lines are read, unless it runs in place, like any command. For a daemon elsewhere, nothing of
         this machine counts but the script, and what is said.
         """
         words, options, script, more = self._words(), self, None, dict[str, str]()

@@ -1,8 +1,8 @@
 """`python -m gpuyard.cli.simulator.comparison_process REQUEST`: a comparison for the page, in a process of its own.
 
-The request is JSON, the trace comes by standard input, and what comes of it goes to standard output as lines of JSON:
-how far it is, and at last the table, the curves, and a Gantt chart of each policy, thinned out so that a browser can
-show them. Whoever looks at the page says what is asked for, so nothing in a request can name a file.
+The request is JSON, the trace comes by standard input, and the results go to standard output as lines of JSON:
+progress, then the table, the curves, and a Gantt chart of each policy, thinned out so that a browser can show them.
+The request comes from viewers of the page, so nothing in it can name a file.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def demo_daemon(tokens: str = "auto") -> Iterator[tuple[Client, Path]]:
-    """A daemon in a directory of its own; daemon, directory and all jobs are gone in the end, whatever happens."""
+    """A daemon in a directory of its own; daemon, directory and all jobs are removed at the end, even on error."""
     from gpuyard.cli.common_options import LocalOptions
     from gpuyard.cli.daemon.up import StartOptions, start
 
@@ -72,7 +72,7 @@ def demo_daemon(tokens: str = "auto") -> Iterator[tuple[Client, Path]]:
 def _stop_all(client: Client) -> None:
     from gpuyard.cli.daemon.up import stop
 
-    with suppress(GpuyardError, TimeoutError):  # whatever becomes of the jobs, the daemon has to go
+    with suppress(GpuyardError, TimeoutError):  # the daemon must end even if stopping the jobs fails
         left = client.jobs()
         for job in reversed(left):  # those that wait come first: they would take the place of the others
             with suppress(Refused):  # it is over by now

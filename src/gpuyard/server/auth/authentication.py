@@ -120,14 +120,14 @@ class Unauthenticated(GpuyardError):
 
 
 class WrongToken(Unauthenticated):
-    """What somebody typed in to log in is no good."""
+    """The token given at login is not valid."""
 
     def message_for(self, path: str) -> str:
         return "this token is wrong, has expired or was revoked; gpuyard token create makes another"
 
 
 class LoggedOut(Unauthenticated):
-    """Whoever looked at the page may do so no longer."""
+    """The viewer's session on the page has ended."""
 
     def message_for(self, path: str) -> str:
         return "you are logged out; log in again"

@@ -158,7 +158,7 @@ def gpus_json(machine: Machine, views: list[JobView], state: State) -> list[dict
     now = time.time()
     running = [view for view in views if view.state == "running"]
     bookings = sorted((b for b in list(state.bookings.values()) if b.end > now), key=lambda b: b.begin)
-    lent = state.lent  # likewise
+    lent = state.lent  # a snapshot too
     for device, reading, verdict, occupants in machine.readings():
         borrower = lent.get(device.index)
         tenants = [view for view in running if device.index in view.gpus or view.id == borrower]

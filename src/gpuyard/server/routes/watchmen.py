@@ -245,7 +245,7 @@ class WatchmenRoutes:
 
     @Route("POST /client/cancel", may=owner("cancel client"), root="")
     async def cancel(self, request: Request) -> Response:
-        """Give a client up, whether it waits or has its GPUs. Its process goes on, and is told if it pings."""
+        """Cancel a client, whether it waits or has its GPUs. Its process goes on, and learns of it by its next ping."""
         view: JobView = request.state.client
         if view.over:
             raise NotNow(f"Client {view.name} is not waiting: it has finished ({status_of(view)})")
@@ -347,7 +347,7 @@ class WatchmenRoutes:
 
     @Route("GET /gpu/{gpu}", root="")
     async def gpu(self, gpu: str) -> Response:
-        """Whether a GPU is free: nobody of ours has it, and nobody else is on it."""
+        """Whether a GPU is free: no job or lease has it, and no foreign process is on it."""
         return reply({"status": "ok", "msg": self._free()[self._index(gpu)]})
 
     @Route("GET /gpus/{gpus}", root="")

@@ -74,7 +74,7 @@ _MOST_BY_PAGE = 400  # the same by the page, where many viewers may share a toke
 
 
 class Disconnected(Exception):
-    """Nobody is at the other end any more."""
+    """The client has disconnected."""
 
 
 class TooManyStreams(GpuyardError):
