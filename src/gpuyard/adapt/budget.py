@@ -72,7 +72,7 @@ class Budget:
         self.grants: Any = grants
         self.times = StepTimes()
         self.steps = 0  # steps begun
-        self.stopped = ""  # why no further step is begun, whatever is left; empty if that is not so
+        self.stopped = ""  # why no further step begins though budget is left; empty if steps go on
         self.listeners: list[Callable[[Change], None]] = []
         self.news: deque[Any] = deque()  # events of the scheduler that are not about time
         self._total, self._fixed = float(seconds), float(reserve)

@@ -103,7 +103,7 @@ class Never:
 
 
 class Timed:
-    """Grows at certain decisions, whatever the situation: the first, the middle, the last, or every n-th."""
+    """Grows at fixed decisions, regardless of the situation: the first, the middle, the last, or every n-th."""
 
     def __init__(self, name: str, times: int = 1, every: int = 1, site: str = "cheapest") -> None:
         self.name, self.times, self.every, self.site = name, times, every, site

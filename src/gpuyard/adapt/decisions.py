@@ -35,7 +35,7 @@ class Situation:
     steps_left: float = UNKNOWN  # at the present time of a step
     steps_done: float = UNKNOWN
     accuracy: float = UNKNOWN  # on validation data, now
-    slope: float = UNKNOWN  # accuracy gained lately per whole budget: 0.1 is a point per tenth of the budget
+    slope: float = UNKNOWN  # recent gain in accuracy per whole budget: 0.1 is a point per tenth of the budget
     headroom: float = 1.0  # share of GPU memory that is free; 1 if unknown
     grown: int = 0
     decision: int = 0

@@ -1,4 +1,4 @@
-"""A learning rate that ends with the budget, whatever becomes of the budget meanwhile.
+"""A learning rate that ends with the budget, even if the budget changes meanwhile.
 
 A plan has a place between 0 (begin) and 1 (end), and a shape that says how much of the full rate holds there. With time
 the place moves so that it is at 1 when the budget ends: what is left of the plan shrinks as what is left of the time.

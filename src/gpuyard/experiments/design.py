@@ -18,14 +18,14 @@ class Behaviour:
 
     seconds: float  # run time alone on a GPU
     together: Mapping[int, float] = field(default_factory=dict)
-    """Run time among so many of its kind on one GPU; in between it is interpolated, beyond it goes on growing."""
+    """Run time by the number of such jobs on one GPU; interpolated between the points, extrapolated beyond them."""
     overhead: float = 0.0
     """Seconds from the start to the first work, and from the last to the end, in all: images, imports, exits."""
     memory: float = 0.0  # bytes that it really uses; 0: what it asks for before over-provisioning
     ramp: float = 10.0  # seconds in which its memory rises to that
     utilization: float = 80.0  # percent of a GPU that it keeps busy alone
     utilization_together: Mapping[int, float] = field(default_factory=dict)
-    """Percent of a GPU that so many of its kind keep busy together; empty: each as much as alone, 100 at most."""
+    """Percent of a GPU kept busy, by the number of such jobs on it; empty: each as much as alone, 100 at most."""
     power: Mapping[float, float] = field(default_factory=dict)
     """Watts of a GPU that it is on, by the percentage that the GPU is busy; empty: those of a large GPU."""
     seconds_by_percent: Mapping[float, float] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from gpuyard.experiments.design import Behaviour
 
 Floats = NDArray[np.float64]
 
-AT_ONCE = 0.1  # of its memory a job takes so much with its first work: contexts and libraries
+AT_ONCE = 0.1  # fraction of its memory that a job takes with its first work: contexts and libraries
 IDLE_POWER = 25.0  # watts of an idle GPU
 POWER = {0.0: IDLE_POWER, 100.0: 300.0}  # watts by utilization, where a workload does not say
 COOL, RISE, LAG = 31.0, 0.2, 45.0
@@ -194,7 +194,7 @@ def taking(stay: Stay, there: Sequence[Stay]) -> float:
     behaviour = stay.behaviour
     if behaviour.together:
         return max(stay.seconds, along({1: behaviour.seconds, **behaviour.together}, max(1, len(there))))
-    # Nobody measured it: a GPU that is wanted more than it can give is shared out evenly.
+    # Not measured: a GPU that is wanted more than it can give is shared out evenly.
     return stay.seconds * max(1.0, sum(other.behaviour.utilization for other in there) / 100.0)
 
 

@@ -145,7 +145,7 @@ def _watt_hours(power: Series) -> float:
 
 PAUSE, LONGEST_PAUSE = 10.0, 300.0
 """Seconds before a job that died begins again; doubled each time, up to the second number."""
-MOST_RESTARTS = 20  # after so many it is given up
+MOST_RESTARTS = 20  # then the job fails
 
 
 class SimulatedBackend:

@@ -22,7 +22,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8508e", "#b87d00", "#2f9bd8", "#7
 """Told apart also by those who see fewer colours (after Okabe and Ito, darker where that is too faint for a line)."""
 GREY, RED = "#9aa1aa", "#b3261e"
 _LOOKS, _MOSTLY, _NEAR = 500, 0.75, 0.05
-"""Lines are alike if, of so many instants, at this share they differ by at most this share of the highest value."""
+"""Instants compared; lines are alike if at this share of them they differ by at most this share of the maximum."""
 DRAWN_AS_ROWS = ("throttle", "xid")  # metrics that are no lines, but rows with bars or points (`strips`)
 CROWDED = len(COLOURS)  # more lines than that cannot be told apart: then their mean is drawn, and they are faint
 

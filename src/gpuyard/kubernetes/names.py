@@ -17,7 +17,7 @@ GANG_SIZE = "gpuyard.dev/gang-size"  # how many members a gang must have at leas
 GANG_TIMEOUT = "gpuyard.dev/gang-timeout"  # how long a gang may be incomplete, as in `10m`
 DURATION = "gpuyard.dev/duration"  # how long a pod is expected to run, as in `90s`
 ADMISSION = "gpuyard.dev/admission"
-"""`requests`: what the pod asks for counts, whatever is known of its like; `usage`: what is used counts."""
+"""`requests`: the pod's request counts, even if usage of similar pods is known; `usage`: measured usage counts."""
 PREEMPTIBLE = "gpuyard.dev/preemptible"
 """`false`: never evicted by us; `true`: also where a namespace has less than its share."""
 WORKLOAD = "gpuyard.dev/workload"

@@ -199,7 +199,7 @@ def _as_it_is(problem: Problem, begin: int, size: int, warm: int, since: int = 0
 
 
 def _residents(problem: Problem, span: Span, gpus: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
-    """Jobs that a busy cluster is found with, on so many GPUs; and the part of each that is left to do.
+    """Jobs that run on a busy cluster of `gpus` GPUs at a random time, and the fraction of each that is left.
 
     A long job is met more often than a short one, and anywhere between its start and its end.
     """

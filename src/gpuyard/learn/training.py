@@ -274,7 +274,7 @@ def _resumed(path: Path | None, problems: Sequence[Problem], recipe: Recipe) -> 
         return None
     try:
         fingerprint, course = pickle.loads(path.read_bytes())
-    except Exception:  # whatever is wrong with it, there is nothing to go on with
+    except Exception:  # without it, training cannot continue
         raise UserError(f"{path} cannot be read, so that training cannot go on; remove it to begin anew") from None
     if fingerprint != _fingerprint(problems, recipe) or not isinstance(course, Course):
         raise UserError(f"{path} is of another training: other traces or options; remove it, or choose another --out")

@@ -85,7 +85,7 @@ def evaluate(
 ) -> Evaluation | None:
     """Roll the forecast through a series; None where it is too short to foresee anything.
 
-    With `decides` the values are free memory, of so much in all, and it is told what the rules would have done; with
+    With `decides` the values are free memory, out of `capacity`, and the rules' decisions are counted too: with
     `request` for a job of that size, else for one that takes all that they leave.
     """
     thresholds = Thresholds(lag=lag)

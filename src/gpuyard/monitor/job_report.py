@@ -52,7 +52,7 @@ class JobRecord:
     log: str = ""  # the end of its output
     log_cut: bool = False
     waiting: Sequence[str] = ()  # why it waits, in sentences
-    facts: Mapping[str, str] = field(default_factory=dict)  # what else is to be said of it, as the policy that decided
+    facts: Mapping[str, str] = field(default_factory=dict)  # further facts, as the policy that decided
 
 
 def numbers(story: JobRecord) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def _grid(found: list[Panel], columns: int, axis: Axis) -> tuple[Figure, list[tu
     if columns > 1:
         rows = -(-len(found) // columns)
         figure = new_figure(_WIDTH + 2, 0.8 + rows * 0.95)
-        figure.set_layout_engine("none")  # which would take seconds for so many
+        figure.set_layout_engine("none")  # the layout engine takes seconds for this many
         cells = figure.subplots(
             rows, columns, squeeze=False,
             gridspec_kw={"left": 0.06, "right": 0.985, "top": 0.95, "bottom": 0.05, "hspace": 0.42, "wspace": 0.06},

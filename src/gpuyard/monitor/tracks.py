@@ -255,10 +255,9 @@ def gap_texts(
     *,
     least: float = 0.0,
 ) -> list[str]:
-    """A sentence for each time of which series know nothing, with those that it is about.
+    """A sentence for each gap in the series, with the names of the series that have it.
 
-    `besides` are times, by metric, of which it is told elsewhere that nothing is known; `least` is how many seconds are
-    worth a word.
+    `besides` are gaps, by metric, that are reported separately; gaps of at most `least` seconds are left out.
     """
     groups: list[tuple[Gap, list[Series]]] = []
     for one in series:

@@ -7,7 +7,7 @@ Each time the queue is ranked, the base heuristic ranks it instead, exactly as i
   it had in training by more than a quarter of that range, and by more than 0.1 (most features are between 0 and 1). One
   that is the same for all waiting jobs counts for all of them; of those that differ between jobs, it takes more than
   a tenth of the jobs: a single odd job cannot do much harm, since no job starves;
-- ranking took too long lately (`late`): then it is not tried for a second, and for twice as long each time that it is
+- recent rankings took too long (`late`): then it is not tried for a second, and for twice as long each time that it is
   too late again, up to ten minutes.
 
 One decision holds for an instant: a plan never goes by both. The simulator and training use the policy without this.

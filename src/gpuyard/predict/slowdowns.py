@@ -1,11 +1,11 @@
 """How much slower jobs are beside others on the same GPU, by what is seen of them look by look.
 
 Of each attempt, stretches of time are told apart: alone on its GPUs, beside exactly one other job, and in larger
-company. The last tell nothing of any pair, since nobody knows whose fault it is. Three kinds of evidence, the
+company. The last tell nothing of any pair, since the cause could be any of them. Three kinds of evidence, the
 best first: how fast the job says that it gets on, how busy it keeps its GPU, and how long it took from beginning to
 end. Each is compared with the same job alone: in the same attempt if that was long enough, else in any of its kind.
 
-Everything is kept in memory, and only the latest; what comes of it is written down by whoever asks (`interference`).
+Everything is kept in memory, and only the latest; the caller (`interference`) stores the results.
 """
 
 from __future__ import annotations

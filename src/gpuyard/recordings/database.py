@@ -310,7 +310,7 @@ class Writer:
         self._file = file
         self._tracks: dict[Who, _Track] = {}
         self._chunks: dict[tuple[int, int, int], Chunk] = {}
-        """What is to be written, by level, subject and time: of two of the same only the later."""
+        """Pending rows, by level, subject and time: of two with the same key only the later."""
 
     def add(self, who: Who, at: float, values: Mapping[str, float]) -> None:
         track = self._tracks.get(who)

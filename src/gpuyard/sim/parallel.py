@@ -127,7 +127,7 @@ def run_all(
 
 def _submit(pool: ProcessPoolExecutor, tasks: Sequence[Task]) -> dict[int, Future[Any]]:
     # All processes are forked here, at the first submit, before the pool or a progress bar have any thread. Python 3.12
-    # warns of threads all the same, if numpy's linear algebra has some; those are made to be forked.
+    # still warns of threads, if numpy's linear algebra has some; those are made to be forked.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*multi-threaded.*", category=DeprecationWarning)
         return {number: pool.submit(_run, number) for number in _longest_first(tasks)}

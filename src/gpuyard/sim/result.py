@@ -129,7 +129,7 @@ class ShownBars:
     segments: Segments
     since: float
     until: float  # the window of time, since the first submit
-    gpus: int  # only the first so many
+    gpus: int  # how many are shown, from the first
     last: float  # when the last job ends, since the first submit
 
 
@@ -202,7 +202,7 @@ def _gaps(taken: list[tuple[float, float, float]], need: float) -> list[tuple[fl
 
 
 def shown_bars(result: Result, rows: int, most: int) -> ShownBars:
-    """What can be drawn in so many rows and segments: the first GPUs, and the window with the most work."""
+    """What fits into `rows` rows and `most` segments: the first GPUs, and the window with the most work."""
     all_, origin = result.segments, first_submit(result)
     last = float(all_.end.max()) - origin if len(all_) else 1.0
     kept = _pick(all_, (all_.end > all_.start) & (all_.gpu < rows))

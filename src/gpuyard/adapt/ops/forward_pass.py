@@ -124,7 +124,7 @@ class _WithoutDropout(TorchFunctionMode):
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Restores attributes, buffers, modes and random numbers at the end, whatever happens within."""
+    """Restores attributes, buffers, modes and random numbers at the end, also after an exception."""
     attributes = [(module, dict(module.__dict__)) for module in model.modules()]
     tables: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (table, dict(table)) for module in model.modules() for table in (module._parameters, module._buffers)

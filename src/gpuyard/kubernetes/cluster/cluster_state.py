@@ -248,7 +248,7 @@ class ClusterState(Inventory):
     def _occupy(self, pod: Pod, gpus: tuple[int, ...], now: float) -> None:
         """Record in the core the GPUs that a pod already has."""
         request = self._request([pod])
-        if isinstance(request, str):  # its node no longer matches; it runs there all the same
+        if isinstance(request, str):  # its node no longer matches, but it runs there
             request = Request(
                 gpus=pod.gpus, memory=pod.gpu_memory, compute=100.0 if pod.whole else 0.0, user=pod.namespace,
                 estimate=self.expected(pod), priority=pod.priority, cpus=max(pod.cpus, 1e-12),

@@ -36,7 +36,7 @@ class ClusterSettings:
     prometheus: str = ""
     speed: float = 1.0  # how many times as fast as the file says jobs come, and are said to run
     pause: float = 5.0  # seconds between the end of a run and the beginning of the next
-    limit: float | None = None  # seconds after which a run is given up; None: never
+    limit: float | None = None  # seconds after which a run is aborted; None: never
     forget: bool = True  # whether what the scheduler learned of pods in one run is not to count in the next
 
 

@@ -63,7 +63,7 @@ Stepped = tuple[Observations, npt.NDArray[np.float64], Flags, Flags, dict[str, A
 
 
 class QueueVectorEnv(VectorEnv[Observations, npt.NDArray[np.int64], npt.NDArray[Any]]):
-    """So many clusters. Copy k with seed s is the single environment with seed s + k.
+    """`num_envs` clusters. Copy k with seed s is the single environment with seed s + k.
 
     By default an episode that is over begins again at the next step, whose action then has no effect, as in
     Gymnasium's own vectors; with `AutoresetMode.SAME_STEP` it does so at once, and `info` has `final_obs`.

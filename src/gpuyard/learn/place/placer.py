@@ -47,7 +47,7 @@ def most_tasks(mix: TaskMix) -> int:
 
 
 def draw_tasks(seed: int, mix: TaskMix) -> Ints:
-    """The tasks of one episode, a row each, in the order in which they are to be placed.
+    """The tasks of one episode, a row each, in the order of placement.
 
     Numbers are drawn by the standard library, one task after another, so that a seed gives the tasks by which the
     published numbers of this problem came about.

@@ -75,7 +75,7 @@ NAMES = (
 BY_NAME = {one.name: one for one in NAMES}
 COUNTED = "gpuyard_gpu_xid_errors_total"
 """Counts errors, each number of them by itself, where DCGM tells the number of the latest."""
-LEVELS = frozenset(("throttle", "xid"))  # what has no mean: of a span the most is told
+LEVELS = frozenset(("throttle", "xid"))  # metrics without a mean: a span has its maximum
 _BLANKS = ((0x7FFFFFF0, 0x7FFFFFF3), (2.0**47, 2.0**47 + 3), (float(0x7FFFFFFFFFFFFFF0), np.inf))
 """Numbers by which DCGM says that it does not know: of 32 bits, of 64 bits, and with a point."""
 
@@ -288,7 +288,7 @@ class Spans:
 
     def _fetch(self, server: Prometheus, name: Name, start: float, end: float) -> Iterator[Outage]:
         step = self.period
-        first, last = start + step - 0.001, end - 0.001  # a span is told at its last millisecond
+        first, last = start + step - 0.001, end - 0.001  # a span is queried at its last millisecond
         kinds = ("max",) if name.metric in LEVELS else ("avg",) if name.metric == TOTAL else ("avg", "min", "max")
         for kind in kinds:
             query = f"{kind}_over_time({name.name}{self._matchers}[{round(step * 1000) - 1}ms])"

@@ -5,7 +5,7 @@ queue is never looked at.
 
 Waiting jobs are one set of ranks for each number of GPUs asked for. A set is a tree of bits, 32 to a word: a job is put
 in, taken out or found next in a few steps however long the queue is, and nothing is ever moved. The front of every set
-is kept at hand. Loops in numba's subset.
+is cached. Loops in numba's subset.
 """
 
 from __future__ import annotations

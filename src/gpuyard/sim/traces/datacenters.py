@@ -276,7 +276,7 @@ _OPENB_WHOLE = 1000.0
 
 
 def is_openb(head: str) -> bool:
-    """A header with two of the resources, so that a list of nodes given by mistake is told from a foreign file."""
+    """A header with two of the resources, which distinguishes a list of nodes given by mistake from a foreign file."""
     return cells.has_columns(first_line(head), _OPENB_REQUIRED[1:], 2)
 
 
