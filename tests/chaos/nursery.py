@@ -23,7 +23,7 @@ from gpuyard.config import settings
 from gpuyard.core.model import Request
 from gpuyard.daemon.commands import NotNow
 from gpuyard.daemon.devices.machine import Machine
-from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
@@ -40,7 +40,7 @@ FIRM = Request(estimate=1.0, preemptible=False)
 class Customer:
     """Asks for things, waits for answers, and writes them down."""
 
-    def __init__(self, place: Path, yard: Yard) -> None:
+    def __init__(self, place: Path, yard: Daemon) -> None:
         self._place, self._yard, self._desk = place, yard, yard.commands
         self._reader = Reader(place / "data" / "gpuyard.db")
 
@@ -162,7 +162,7 @@ def live(place: Path, story: str) -> None:
     store = Store(data / "gpuyard.db")
     adopt_orphans()
     engine = LocalEngine(data / "jobs", Visible(gpus), cgroups=False)
-    yard = Yard(store, engine, machine := Machine(gpus, engine), settings({"data_dir": data}, {}))
+    yard = Daemon(store, engine, machine := Machine(gpus, engine), settings({"data_dir": data}, {}))
     yard.open(machine.cluster, machine.uuids)
     failed: list[BaseException] = []
 

@@ -14,7 +14,7 @@ from gpuyard.config import settings
 from gpuyard.core.events import Exited, Started
 from gpuyard.core.model import Request
 from gpuyard.daemon.devices.machine import Machine
-from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.log import Store, StoreFailing
 from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.base import Ended, EngineError, LaunchRefused, NeverBegan, Node, Placement, Report, Running, Task
@@ -108,7 +108,7 @@ class Place:
         gpus = SimulatedGpus.parse("2x16G")
         self.store = Store(self.database)
         machine = Machine(gpus, self.engine)
-        self.yard = Yard(self.store, self.engine, machine, self._settings)
+        self.yard = Daemon(self.store, self.engine, machine, self._settings)
         self.yard.open(machine.cluster, machine.uuids)
         self.desk = self.yard.commands
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -50,10 +49,14 @@ class Heartbeat:
         self.seconds = seconds
         self.lost = False  # whether the daemon has given the lease to others
         self._on_loss = lost
+        import threading  # here, since most clients hold no lease
+
         self._over = threading.Event()
         self._pid = os.getpid()
 
     def start(self, client: LeaseClient, lease: str) -> None:
+        import threading
+
         threading.Thread(target=self._run, args=(client, lease), name=f"gpuyard-lease-{lease}", daemon=True).start()
 
     def stop(self) -> None:

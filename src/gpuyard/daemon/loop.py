@@ -57,7 +57,7 @@ _FEW = 4
 _SOON = 0.005  # seconds for which it need not be written down that a job began: its claim tells, should we die
 
 
-class Yard:
+class Daemon:
     """The loop. Its thread alone changes the jobs and GPUs of the machine."""
 
     def __init__(self, store: Store, engine: Engine, machine: Machine, settings: Settings) -> None:

@@ -20,7 +20,7 @@ from gpuyard.daemon.background.recorder import Recorder
 from gpuyard.daemon.background.retention import Removed
 from gpuyard.daemon.commands import NotNow
 from gpuyard.daemon.limits import NoSuchReservation
-from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.log import NoSuchJob, StoreFailing
 from gpuyard.engines.base import EngineError
 from gpuyard.engines.leases.heartbeats import Heartbeats
@@ -102,7 +102,7 @@ class Server:
 
     def __init__(
         self,
-        daemon: Yard,
+        daemon: Daemon,
         settings: Settings,
         shutdown: Callable[[], None],
         credentials: CredentialStore | None = None,

@@ -11,7 +11,7 @@ from typing import Any
 from gpuyard.config import Settings
 from gpuyard.daemon.commands import Commands
 from gpuyard.daemon.jobs.progress_reader import ProgressReader
-from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.server.auth.permissions import Permissions
 from gpuyard.server.stream.streams import Streams, Watch
@@ -21,7 +21,7 @@ from gpuyard.server.stream.streams import Streams, Watch
 class Context:
     """What the routes of one daemon share. Lives in the event loop, where `watch` is."""
 
-    daemon: Yard
+    daemon: Daemon
     commands: Commands
     settings: Settings
     permissions: Permissions
@@ -31,7 +31,7 @@ class Context:
     _local: threading.local = field(default_factory=threading.local)
 
     @classmethod
-    def of(cls, daemon: Yard, settings: Settings) -> Context:
+    def of(cls, daemon: Daemon, settings: Settings) -> Context:
         progress = ProgressReader(daemon.engine, settings.data_dir / "work")
         return cls(daemon, daemon.commands, settings, Permissions(settings), progress)
 

@@ -26,7 +26,7 @@ from gpuyard.daemon.background.dcgm import JobMapping
 from gpuyard.daemon.background.retention import Retention
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.devices.simulation import SimulatedLoad
-from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.log import Store
 from gpuyard.engines.leases.heartbeats import Heartbeats
 from gpuyard.engines.leases.lease_engine import LeaseEngine, RoutingEngine
@@ -80,7 +80,7 @@ def serve(settings: Settings) -> None:
             gpus, engine, owner_on=engine.owner_on, buffer=settings.gpu_buffer, beside=settings.foreign == "count"
         )
         leases.in_use = machine.in_use
-        daemon = Yard(store, engine, machine, settings)
+        daemon = Daemon(store, engine, machine, settings)
         stack.callback(daemon.measures.close)
         daemon.expect = leases.watch
         daemon.open(machine.cluster, machine.uuids, version=__version__, pid=os.getpid())
@@ -132,7 +132,7 @@ def _alone(data_dir: Path) -> Iterator[None]:
         yield
 
 
-async def _serve(daemon: Yard, settings: Settings, credentials: CredentialStore, heartbeats: Heartbeats) -> None:
+async def _serve(daemon: Daemon, settings: Settings, credentials: CredentialStore, heartbeats: Heartbeats) -> None:
     loop = asyncio.get_running_loop()
     listener = listen(settings.socket, 0o666 if settings.shared else 0o600)
     if settings.shared:
@@ -179,7 +179,7 @@ class BackgroundThread(Protocol):
     def stop(self) -> None: ...
 
 
-def _background_threads(daemon: Yard, server: Server) -> list[BackgroundThread]:
+def _background_threads(daemon: Daemon, server: Server) -> list[BackgroundThread]:
     settings = server.settings
     found: list[BackgroundThread] = [
         server.auth.audit,
@@ -255,7 +255,7 @@ def url_of(settings: Settings, listener: socket.socket) -> str:
     return f"{'https' if settings.tls_cert else 'http'}://{host}:{port}"
 
 
-def _run(daemon: Yard, failed: list[BaseException], tell: Callable[[], None]) -> None:
+def _run(daemon: Daemon, failed: list[BaseException], tell: Callable[[], None]) -> None:
     """The daemon's thread. If it fails, the process must end: a daemon that plans nothing is of no use."""
     try:
         daemon.run()

@@ -16,7 +16,7 @@ from gpuyard.core.events import Adapted, Granted, Reclaimed, Returned
 from gpuyard.core.model import Request
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.jobs.loans import FRESH
-from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record
 from gpuyard.engines.base import Ended, Running
@@ -40,7 +40,7 @@ class Lending(Place):
     def begin(self) -> None:
         self.store = Store(self.database)
         machine = Machine(SimulatedGpus.parse(self.gpus), self.engine)
-        self.yard = Yard(self.store, self.engine, machine, self._settings)
+        self.yard = Daemon(self.store, self.engine, machine, self._settings)
         self.yard.open(machine.cluster, machine.uuids)
         self.desk = self.yard.commands
 

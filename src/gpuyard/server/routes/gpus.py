@@ -19,7 +19,7 @@ from gpuyard.daemon.devices.machine import Machine, Occupant
 from gpuyard.daemon.devices.samples import COLUMNS, Part, Span
 from gpuyard.daemon.devices.simulation import memory_of
 from gpuyard.daemon.devices.simulation import promised as promised_to
-from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Device
@@ -103,7 +103,7 @@ class GpuRoutes:
             await watch.wait(left, SAMPLES)
 
 
-def listed_gpus(daemon: Yard) -> list[dict[str, Any]]:
+def listed_gpus(daemon: Daemon) -> list[dict[str, Any]]:
     return gpus_json(daemon.machine, list(daemon.store.open.values()), daemon.state)
 
 

@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 
 from gpuyard import __version__
 from gpuyard.api import replies
-from gpuyard.daemon.loop import Yard
+from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.meters import Histogram, Meters
 from gpuyard.daemon.store.views import JobView
 from gpuyard.policies.guard import Counts, guard_of
@@ -51,7 +51,7 @@ class StreamCounts(NamedTuple):
 
 
 class MetricsCollector(Collector):
-    def __init__(self, daemon: Yard, since: float, followers: Any) -> None:
+    def __init__(self, daemon: Daemon, since: float, followers: Any) -> None:
         self._daemon, self._since, self._followers = daemon, since, followers
 
     def collect(self) -> Iterator[Metric]:
@@ -68,14 +68,14 @@ class MetricsCollector(Collector):
         yield from _jobs(self._daemon, views)
 
 
-def registry_of(daemon: Yard, since: float, followers: Any) -> CollectorRegistry:
+def registry_of(daemon: Daemon, since: float, followers: Any) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(MetricsCollector(daemon, since, followers))
     ProcessCollector(registry=registry)
     return registry
 
 
-def _process(since: float, daemon: Yard) -> Iterator[Metric]:
+def _process(since: float, daemon: Daemon) -> Iterator[Metric]:
     yield InfoMetricFamily(
         "gpuyard_build", "The daemon's version, and the policy in force.",
         {"version": __version__, "policy": daemon.planner.text},
@@ -115,7 +115,7 @@ def _work(meters: Meters) -> Iterator[Metric]:
     yield _filled(events, (([kind], count) for kind, count in sorted(meters.events.copy().items())))
 
 
-def _learned(daemon: Yard) -> Iterator[Metric]:
+def _learned(daemon: Daemon) -> Iterator[Metric]:
     counts = Counts()
     counts.add(daemon.meters.learned)
     if (guard := guard_of(daemon.planner)) is not None:
@@ -148,7 +148,7 @@ _READINGS = {
 }
 
 
-def _gpus(daemon: Yard, views: list[JobView]) -> Iterator[Metric]:
+def _gpus(daemon: Daemon, views: list[JobView]) -> Iterator[Metric]:
     old = daemon.machine.age() > _OLD
     found = [([gpu["uuid"], str(gpu["index"]), gpu["name"]], gpu)
              for gpu in gpus_json(daemon.machine, views, daemon.state)]  # fmt: skip
@@ -181,7 +181,7 @@ _EXTRAS = {
 }  # fmt: skip
 
 
-def _more_of_gpus(daemon: Yard) -> Iterator[Metric]:
+def _more_of_gpus(daemon: Daemon) -> Iterator[Metric]:
     """Further readings; those of simulated GPUs come from a model, and `gpuyard_gpu_info` says which GPUs are."""
     labels = [[device.uuid, str(device.index), device.name] for device in daemon.machine.gpus.devices]
     readings = [] if daemon.machine.age() > _OLD else list(daemon.machine.readings())
@@ -199,7 +199,7 @@ def _more_of_gpus(daemon: Yard) -> Iterator[Metric]:
     yield _filled(errors, (([*labels[gpu], str(xid)], count) for (gpu, xid), count in xids))
 
 
-def _jobs(daemon: Yard, views: list[JobView]) -> Iterator[Metric]:
+def _jobs(daemon: Daemon, views: list[JobView]) -> Iterator[Metric]:
     running = [view.id for view in views if view.state == "running"]
     measured = [(job, measure) for job in running if (measure := daemon.measures.of(job)) is not None]
     memory = GaugeMetricFamily(
