@@ -47,7 +47,7 @@ def ours(cluster: Cluster) -> list[str]:
 
 def test_three_ways_to_share_a_gpu_are_compared_by_one_command(cluster: Cluster, tmp_path: Path) -> None:
     path, out = written(tmp_path, replicas=8, over_provisioning=[150]), tmp_path / "out"
-    with at_work(cluster, tmp_path) as (hollow, prometheus):
+    with at_work(cluster, tmp_path, every="100ms") as (hollow, prometheus):  # several samples in a pod's second
         done = run(cluster, "experiment", path, "--speed", "120", "--out", out, "--json", prometheus=prometheus.url)
         assert done.code == 0, done.err
         assert (hollow.ooms, hollow.restarts, hollow.violations, ours(cluster)) == ([], [], [], [])
