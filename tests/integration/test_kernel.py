@@ -20,6 +20,7 @@ from gpuyard.core.policies import POLICIES
 from gpuyard.core.policy import PolicyError, policy
 from gpuyard.policies.network import untrained
 from gpuyard.policies.resolver import make_planner
+from gpuyard.sim.kernel import compiler
 from gpuyard.sim.replay import in_rounds, replay
 from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options, choose_engine, simulate
@@ -215,3 +216,60 @@ def test_auto_takes_the_kernel_for_large_traces_only() -> None:
     assert choose_engine("auto", small, Cluster((8,)), make_planner("fcfs")) == "replay"
     assert choose_engine("auto", large, Cluster((8,)), make_planner("fcfs")) == "kernel"
     assert choose_engine("replay", large, Cluster((8,)), make_planner("fcfs")) == "replay"
+
+
+def test_every_driver_is_compiled_for_one_signature() -> None:
+    """Whatever kinds of numbers users write: another signature would compile a driver again, without a word."""
+    trace = workload(1)
+    kinds: tuple[Any, ...] = (int, float, np.int64, np.float64)
+    for number in kinds:
+        for name in POLICIES:
+            for discipline in ("skip", "easy") if not make_planner(name).policy.preemptive else (None,):
+                options = Options(
+                    engine="kernel", discipline=discipline, round_length=number(60), restart_cost=number(30), seed=1
+                )
+                assert simulate(trace, Cluster((8,)), name, options)[1]["engine"] == "kernel"
+
+        @policy(preemptive=True, quantum=number(60))
+        def mine(attained):  # type: ignore[no-untyped-def]
+            return attained
+
+        one = replace(trace, in_order=True)
+        drive.drive(one, Cluster((8,)), ordered(mine), estimates=one.run, restart_cost=np.zeros(len(one)))
+    compiled = [drive.loop(entry, discipline) for entry, discipline in drive._ON_DISK]
+    assert len(compiled) >= 5
+    assert [len(one.signatures) for one in compiled] == [1] * len(compiled)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("np.array([1.0, 2.0])", "np.array([2.0, 1.0])"),
+        ("np.int64(1)", "np.int64(-1)"),
+        ("(1.0, [2.0][0])", "(1.0, -2.0)"),
+    ],
+)
+def test_a_policy_that_reads_another_value_is_compiled_again(before: str, after: str, tmp_path: Path) -> None:
+    found: list[Any] = []
+    for number, value in enumerate((before, after)):
+        file = tmp_path / f"mine{number}.py"
+        read = "TABLE" if "int64" in value else "TABLE[1] - TABLE[0]"
+        file.write_text(
+            f"import numpy as np\nTABLE = {value}\ndef mine(wait, estimate):\n    return estimate * ({read})\n"
+        )
+        kernel, metrics = simulate(workload(1), Cluster((8,)), f"{file}:mine", Options(engine="kernel"))
+        expected, _ = simulate(workload(1), Cluster((8,)), f"{file}:mine", Options(engine="replay"))
+        assert metrics["engine"] == "kernel"
+        same(kernel, expected)
+        found.append(kernel.start)
+    assert not np.array_equal(found[0], found[1])
+
+
+def test_what_reads_unfamiliar_values_is_not_kept_on_disk() -> None:
+    class Odd:
+        number = 2.0
+
+    odd = Odd()
+    table = np.array([1.0])
+    assert compiler._fingerprint(lambda x: x * table[0]) is not None
+    assert compiler._fingerprint(lambda x: x * odd.number) is None

@@ -118,7 +118,7 @@ def choose_engine(
     return "replay"
 
 
-_READY: dict[tuple[str, str], str | None] = {}
+_READY: dict[tuple[str, str, str], str | None] = {}
 
 
 def _made_ready(planner: OrderedPlanner) -> str | None:
@@ -127,10 +127,10 @@ def _made_ready(planner: OrderedPlanner) -> str | None:
 
     from gpuyard.sim.kernel import driver as kernel
 
-    key = kernel.entry_for(planner), planner.policy.text
+    key = kernel.entry_for(planner), planner.discipline, planner.policy.text
     if key not in _READY:
         if not kernel.is_compiled(planner):
-            _say("compiling the kernel, which takes a minute or two; the next run will find it done ...")
+            _say(f"compiling the kernel for {planner.text}: once on this machine, about half a minute ...")
         one = replace(Trace.of([0.0], [1.0], [1]), in_order=True)
         try:
             fresh = ordered(planner.policy, planner.discipline, planner.placement)

@@ -32,7 +32,7 @@ from gpuyard.learn.envs.fleet import (
     Scratch,
 )
 from gpuyard.policies.resolver import make_planner
-from gpuyard.sim.kernel import clock, compiler, schedule
+from gpuyard.sim.kernel import compiler, schedule
 from gpuyard.sim.kernel.driver import why_not
 from gpuyard.sim.metrics import SHORT
 from gpuyard.sim.simulate import default_estimate, estimates
@@ -133,7 +133,7 @@ def planner_for(discipline: str, placement: str) -> OrderedPlanner:
 MAX_QUEUE = 128
 DISCIPLINES = {"commit": COMMIT, "easy-shadow": EASY_SHADOW, "easy": EASY}
 OBJECTIVES = ("slowdown", "jct", "wait")
-_MODULES = (pool, placement, backfill, schedule, clock, loops_of_fleet)
+_MODULES = (pool, placement, backfill, schedule, loops_of_fleet)
 
 Observations = npt.NDArray[np.float32]
 
@@ -141,9 +141,7 @@ Observations = npt.NDArray[np.float32]
 @cache
 def loops() -> ModuleType:
     """The compiled loops; imports numba."""
-    source = compiler.merged_source(_MODULES, ("advance_fleet",))
-    # What the drivers inline for speed would take a minute to compile here, for a few percent of a step.
-    return compiler.load("fleet", source.replace(", forceinline=True", ""))
+    return compiler.load("fleet", compiler.merged_source(_MODULES, "advance_fleet"))
 
 
 def width_of(max_queue: int) -> int:

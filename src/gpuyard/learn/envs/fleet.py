@@ -12,8 +12,8 @@ import numpy as np
 from gpuyard.core.loops.backfill import NO_LIMIT, Starts, backfill, fill, shadow_time, wait_for
 from gpuyard.core.loops.placement import has_room
 from gpuyard.core.loops.pool import Demand, Flags, Floats, Ints, Pool, Site
-from gpuyard.sim.kernel.clock import Clock, next_instant
 from gpuyard.sim.kernel.schedule import (
+    Clock,
     Ends,
     Expected,
     Schedule,
@@ -23,6 +23,7 @@ from gpuyard.sim.kernel.schedule import (
     expect_no_more,
     give_gpus,
     next_end,
+    next_instant,
     run_from,
 )
 

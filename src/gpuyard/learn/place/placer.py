@@ -108,7 +108,7 @@ class Score(NamedTuple):
 @cache
 def loops() -> ModuleType:
     """The compiled loops; imports numba."""
-    return compiler.load("place", compiler.merged_source((episodes,), ("play_all",)))
+    return compiler.load("place", compiler.merged_source((episodes,), "play_all", whole_arrays=True))
 
 
 class EpisodeSet(NamedTuple):

@@ -22,8 +22,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
+
+import numpy as np
 
 from gpuyard.core.policy import Policy
 from gpuyard.errors import Bug
@@ -42,6 +44,15 @@ class _WholeGpus(ast.NodeTransformer):
 
     Removed code is not compiled, and arrays that only it reads are not passed about.
     """
+
+    def __init__(self, conservative: bool | None) -> None:
+        self._conservative = conservative
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        self.generic_visit(node)
+        if self._conservative is None or ast.unparse(node.comparators[0]) != "CONSERVATIVE":
+            return node
+        return ast.Constant(self._conservative is isinstance(node.ops[0], ast.Eq))
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         self.generic_visit(node)
@@ -96,70 +107,98 @@ def _until_left(statements: list[ast.stmt]) -> list[ast.stmt]:
     return statements
 
 
-LEAN = frozenset(
-    (
-        "choose_nodes", "wait_for", "backfill", "_start_heads", "_may_be_new", "_begin", "best_fit", "most_idle",
-        "needs_one_node", "some_node_has", "add_gpus", "settle", "claim", "release", "bins_taken", "start", "fill",
-        "book_events", "_number", "_plan_dynamic", "_renumber", "best_of", "_best_by_bounds", "remove_waiting", "runs",
-        "runs_no_more", "_take_in", "_plan", "choose_victims", "before", "_next_victim", "_count", "_stays",
-        "_limit_after", "_in_reach", "has_room", "whole_nodes_fit", "fits", "_add_bins",
-        "_make_room", "_spare_by_count", "is_full", "add_piece", "next_end", "add_end", "remove_end", "_before",
-        "_stand", "_rise", "_sink", "_lowest_bit", "_down", "next_row", "_set_front", "put_in", "take_out",
-        "first_row", "smallest", "_place_in", "expect", "expect_no_more", "give_gpus", "_give_lowest", "take_gpus",
-        "run_from", "next_instant", "round_after", "is_time_to_plan", "_arrived", "_plan_in_order", "plan_salt",
-        "queue_length", "_find", "_move", "_to_the_middle", "join", "leave", "note_submitted", "note_started",
-        "note_stopped", "note_preempted", "note_finished", "note_renewed", "gather", "_gather_one", "_take",
-        "_changing", "attained", "behind_all", "remaining", "waited", "_queue_up", "_stop", "_start_all",
-        "_begin_all", "no_job_stops", "note_worst", "asks_for_at_most", "fill_up", "take_from", "_gather_work",
-        "_sort_out", "_sort", "decide_from_scratch", "forget_ended", "_part_from_victims", "any_job_fits", "_wake_at",
-        "change_times", "ends_by", "enlist", "dismiss", "decide_incrementally", "_near", "_rank_due",
-        "_dismiss_victims", "_earliest", "_wake_for_drops", "_copy_to", "_slide", "is_any_late", "put_off",
-        "reserve_for", "_candidates",
-        "without_number", "measure_features", "_measure_jobs", "gather_feature", "_opening", "_shorter", "_let_begin",
-        "_score_all", "_begin_best", "_keep_head", "usage_into",
-    )
-)  # fmt: skip
-"""Functions that allocate nothing and return no array: counting references would only cost time in them."""
-
-INLINED = frozenset(
-    (
-        "next_instant", "is_time_to_plan", "_arrived", "_plan_in_order", "give_gpus", "take_gpus", "run_from", "fill",
-        "settle", "start", "put_in", "take_out", "first_row",
-        "book_events", "_plan_dynamic", "_renumber", "best_of", "_best_by_bounds", "remove_waiting", "_gather_one",
-        "_changing",
-        "note_submitted", "note_started", "note_stopped", "note_finished", "_take_in", "_plan",
-        "_start_all", "decide_incrementally", "_opening", "_shorter", "_score_all", "_begin_best", "_let_begin",
-        "measure_features", "_measure_jobs", "gather_feature", "gather", "_before_shadow", "_keep_head",
-    )
-)  # fmt: skip
-"""Functions of every event: passing their many arrays costs more than what they do."""
+_BY_VALUE = frozenset(("Site", "Pieces"))
+"""Records that are made anew while an entry runs. It passes all others on by reference."""
+_NUMBERS = frozenset(("None", "int", "float", "bool", "A"))  # return types that are no arrays
+_OF_NUMBERS = frozenset(("isnan", "floor", "nextafter", "maximum", "minimum", "abs", "spacing", "round", "exp"))
 
 
 @cache
-def merged_source(modules: tuple[ModuleType, ...], entries: tuple[str, ...]) -> str:
-    """The modules in one, every function decorated; machine code of `entries` is kept on disk.
+def merged_source(
+    modules: tuple[ModuleType, ...], entry: str, *, conservative: bool | None = None, whole_arrays: bool = False
+) -> str:
+    """What `entry` needs of the modules, in one; its machine code is kept on disk.
 
-    Named tuples stay those of the modules, since callers make them. Bins are nodes throughout.
+    Named tuples stay those of the modules, since callers make them. Bins are nodes throughout. `conservative`: whether
+    this is the discipline, where that is known; code for the others is left out. `whole_arrays`: whether functions
+    compute with arrays as a whole, not number by number.
     """
-    header = ["from __future__ import annotations", "import numba"]
-    body: list[ast.stmt] = []
-    seen: dict[str, str] = {}
+    header = [
+        "from __future__ import annotations",
+        "import numba",
+        "from gpuyard.sim.kernel.references import ENTRY_BODY, PART, reference",
+    ]
+    constants: list[ast.stmt] = []
+    functions: dict[str, ast.FunctionDef] = {}
+    records = set[str]()
     for module in modules:
         for node in ast.parse(inspect.getsource(module)).body:
             if isinstance(node, ast.ClassDef):
                 header.append(f"from {module.__name__} import {node.name}")
+                records.add(node.name)
             elif isinstance(node, ast.FunctionDef):
-                if node.name in seen:
-                    raise Bug(f"both {seen[node.name]} and {module.__name__} have a function {node.name}")
-                seen[node.name] = module.__name__
-                options = f"nogil=True, _nrt={node.name not in LEAN}"
-                options += ", cache=True" * (node.name in entries) + ", forceinline=True" * (node.name in INLINED)
-                node = _WholeGpus().visit(node)
-                node.decorator_list = [ast.parse(f"numba.njit({options})", mode="eval").body]
-                body.append(node)
+                if node.name in functions:
+                    raise Bug(f"two of {', '.join(one.__name__ for one in modules)} have a function {node.name}")
+                functions[node.name] = _WholeGpus(conservative).visit(_without_docstring(node))
             elif not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("gpuyard", "__future__"))):
-                body.append(node)
-    return "\n".join(header) + "\n" + ast.unparse(ast.fix_missing_locations(ast.Module(body, [])))
+                constants.append(node)
+    needed = _reachable(entry, functions)
+    body = [node for name, node in functions.items() if name in needed]
+    arrays = {
+        node.name for node in functions.values() if ast.unparse(node.returns or ast.Constant(None)) not in _NUMBERS
+    }
+    for node in body:
+        options = "nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True"
+        options += f", _nrt={whole_arrays or _counts_references(node, arrays)}"
+        options += ", **ENTRY_BODY" if node.name == entry else ", **PART"
+        node.decorator_list = [ast.parse(f"numba.njit({options})", mode="eval").body]
+    called = _entry(functions[entry], records - _BY_VALUE)
+    functions[entry].name = f"_{entry}"
+    return (
+        "\n".join(header) + "\n" + ast.unparse(ast.fix_missing_locations(ast.Module([*constants, *body, called], [])))
+    )
+
+
+def _without_docstring(node: ast.FunctionDef) -> ast.FunctionDef:
+    """So that other words in it do not compile everything again."""
+    if ast.get_docstring(node) is not None:
+        node.body = node.body[1:] or [ast.Pass()]
+    return node
+
+
+def _reachable(entry: str, functions: dict[str, ast.FunctionDef]) -> set[str]:
+    found, left = set[str](), [entry]
+    while left:
+        if (name := left.pop()) not in found:
+            found.add(name)
+            left += {n.id for n in ast.walk(functions[name]) if isinstance(n, ast.Name) and n.id in functions}
+    return found
+
+
+def _counts_references(node: ast.FunctionDef, arrays: set[str]) -> bool:
+    """Whether a function makes or returns arrays, so that it must count references to them; in others that is waste."""
+    if node.name in arrays:
+        return True
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call):
+            called = call.func
+            if isinstance(called, ast.Name) and called.id in arrays:
+                return True
+            if isinstance(called, ast.Attribute) and called.attr not in _OF_NUMBERS:
+                return True
+    return False
+
+
+def _entry(node: ast.FunctionDef, records: set[str]) -> ast.stmt:
+    """What Python calls: it stores its records, and passes references to them on."""
+
+    def passed(argument: ast.arg) -> str:
+        by_reference = isinstance(argument.annotation, ast.Name) and argument.annotation.id in records
+        return f"reference({argument.arg})" if by_reference else argument.arg
+
+    names, given = (", ".join(f(one) for one in node.args.args) for f in (lambda one: one.arg, passed))
+    code = f"@numba.njit(nogil=True, cache=True)\ndef {node.name}({names}):\n    return _{node.name}({given})"
+    return ast.parse(code).body[0]
 
 
 def load(name: str, source: str) -> ModuleType:
@@ -227,7 +266,7 @@ from gpuyard.sim.kernel.compiler import FUNCTIONS
 function = FUNCTIONS[{key!r}]
 
 
-@numba.cfunc("void(float64[:, ::1], int64, float64[::1])", nopython=True, cache=True)
+@numba.cfunc("void(float64[:, ::1], int64, float64[::1])", nopython=True, cache={cache})
 def rank(values, n, out):
     out[:n] = function({arguments})
 """
@@ -240,7 +279,7 @@ from gpuyard.sim.kernel.compiler import FUNCTIONS
 function = FUNCTIONS[{key!r}]
 
 
-@numba.cfunc("void(float64[:, ::1], int64, float64[::1], float64[::1])", nopython=True, cache=True)
+@numba.cfunc("void(float64[:, ::1], int64, float64[::1], float64[::1])", nopython=True, cache={cache})
 def rank(values, n, weights, out):
     {body}
 """
@@ -250,8 +289,7 @@ _AT_ONCE = "out[:n] = function({arguments})"
 
 def compile_policy(policy: Policy) -> Any:
     """The policy as a compiled function of columns; raises what numba raises."""
-    arguments = ", ".join(_arguments(policy, ":n"))
-    return load("policy", _SOURCE.format(key=_known(policy), arguments=arguments)).rank
+    return _compiled("policy", _SOURCE, policy, arguments=", ".join(_arguments(policy, ":n")))
 
 
 def compile_scorer(policy: Policy) -> Any:
@@ -260,7 +298,7 @@ def compile_scorer(policy: Policy) -> Any:
         body = _AT_ONCE.format(arguments=", ".join(_arguments(policy, ":n")))
     else:
         body = _BY_JOB.format(arguments=", ".join([*_arguments(policy, "i"), "weights"]))
-    return load("scorer", _SCORER.format(key=_known(policy), body=body)).rank
+    return _compiled("scorer", _SCORER, policy, body=body)
 
 
 def _arguments(policy: Policy, index: str) -> list[str]:
@@ -268,12 +306,18 @@ def _arguments(policy: Policy, index: str) -> list[str]:
     return [f"values[{c}, {index}]" for c in range(len(policy.columns))] + [repr(value) for value in settings]
 
 
-def _known(policy: Policy) -> str:
-    """The fingerprint under which `FUNCTIONS` has a policy's function."""
-    key = _fingerprint(policy.function)
+def _compiled(name: str, template: str, policy: Policy, **rest: str) -> Any:
+    """The function of a template, kept on disk under the fingerprint of the policy's own, if it has one."""
+    fingerprint = _fingerprint(policy.function)
+    key = fingerprint or f"process-{id(policy.function)}"
     if key not in FUNCTIONS:
         FUNCTIONS[key] = _for_numba(policy.function, {})
-    return key
+    source = template.format(key=key, cache=fingerprint is not None, **rest)
+    if fingerprint is not None:
+        return load(name, source).rank
+    module = ModuleType(f"gpuyard_{name}_of_this_process")
+    exec(source, module.__dict__)
+    return module.rank
 
 
 def _for_numba(function: Callable[..., Any], seen: dict[Callable[..., Any], Any]) -> Any:
@@ -292,25 +336,62 @@ def _for_numba(function: Callable[..., Any], seen: dict[Callable[..., Any], Any]
     return seen[function]
 
 
-def _fingerprint(function: Callable[..., Any]) -> str:
+class _Unfamiliar(Exception):
+    """A policy reads a value whose changes could not be noticed."""
+
+
+def _fingerprint(function: Callable[..., Any]) -> str | None:
+    """A digest of all that a function reads; None where that cannot be known, so that nothing may be kept on disk."""
     digest = hashlib.sha256()
-    seen: set[int] = set()
-
-    def add(part: Any) -> None:
-        if isinstance(part, FunctionType):
-            if id(part) not in seen:
-                seen.add(id(part))
-                add(part.__code__)
-                for cell in part.__closure__ or ():
-                    add(cell.cell_contents)
-                for name in part.__code__.co_names:
-                    add(part.__globals__.get(name))
-        elif isinstance(part, CodeType):
-            digest.update(part.co_code)
-            for constant in (*part.co_names, *part.co_consts):
-                add(constant)
-        elif isinstance(part, int | float | str | tuple | bytes | None):
-            digest.update(repr(part).encode())
-
-    add(function)
+    try:
+        for part in _parts(function, set()):
+            digest.update(part + b";")
+    except _Unfamiliar:
+        return None
     return digest.hexdigest()[:16]
+
+
+def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
+    value = getattr(value, "py_func", value)  # a function that is decorated with njit already
+    if isinstance(value, FunctionType):
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        read = [value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__]
+        for part in (value.__code__, value.__defaults__, value.__kwdefaults__, *cells, *read):
+            yield from _parts(part, seen)
+    elif isinstance(value, CodeType):
+        yield value.co_code + repr(value.co_names).encode()
+        yield from _parts(value.co_consts, seen)
+    elif isinstance(value, np.ndarray | np.generic) and value.dtype != object:
+        yield f"{value.dtype.str}{value.shape}".encode() + value.tobytes()
+    elif isinstance(value, tuple | list):
+        yield f"{type(value).__name__}{len(value)}".encode()
+        for part in value:
+            yield from _parts(part, seen)
+    elif isinstance(value, set | frozenset):
+        yield from _parts(sorted(value, key=repr), seen)
+    elif isinstance(value, dict):
+        yield from _parts(list(value.items()), seen)
+    elif value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        yield f"{type(value).__name__}{value!r}".encode()
+    elif _is_library(value):
+        yield value.__name__.encode()
+    else:
+        raise _Unfamiliar
+
+
+def _is_library(value: Any) -> bool:
+    """Whether a value is a module of numbers, or a function or type of one."""
+    if isinstance(value, ModuleType):
+        return value.__name__.partition(".")[0] in ("numpy", "math")
+    is_known = isinstance(value, np.ufunc | BuiltinFunctionType | FunctionType | type)
+    return is_known and getattr(value, "__module__", None) in (None, "builtins", "math", "numpy")
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

@@ -20,7 +20,6 @@ from gpuyard.core.queue_features import length_of
 from gpuyard.core.state import State
 from gpuyard.errors import Bug, UserError
 from gpuyard.sim.kernel import (
-    clock,
     compiler,
     dynamic_priority,
     job_columns,
@@ -35,16 +34,15 @@ from gpuyard.sim.result import Placements, Result, Segments
 from gpuyard.sim.trace import Trace
 
 MODULES = (
-    pool, placement, formulas, backfill, victims, conservative, schedule, clock, static_priority, preemption_state,
+    pool, placement, formulas, backfill, victims, conservative, schedule, static_priority, preemption_state,
     job_columns, dynamic_priority, preemption_driver,
 )  # fmt: skip
 SCORING_MODULES = (
-    pool, placement, formulas, backfill, conservative, schedule, clock, static_priority, job_columns,
+    pool, placement, formulas, backfill, conservative, schedule, static_priority, job_columns,
     dynamic_priority, queue_scoring,
 )  # fmt: skip
 """Of a module of its own: what trained policies need is not compiled with the rest."""
 SCORING_ENTRY = "run_queue_scoring"
-ENTRIES = ("run_in_order", "run_backfilling", "run_dynamic_priority", "run_preempting")
 _UNKNOWN_BEFOREHAND = frozenset({"virtual_finish", "turn", "requeued"})
 _USAGE = frozenset({"user_usage", "usage_share"})
 _DISCIPLINES = {
@@ -84,25 +82,24 @@ def entry_for(planner: OrderedPlanner) -> str:
     return "run_in_order" if planner.discipline in ("strict", "skip", "commit") else "run_backfilling"
 
 
-def _source(entry: str) -> tuple[str, str]:
-    if entry == SCORING_ENTRY:
-        return "scoring", compiler.merged_source(SCORING_MODULES, (SCORING_ENTRY,))
-    return "loops", compiler.merged_source(MODULES, ENTRIES)
-
-
 @cache
-def loop(entry: str) -> Any:
-    return getattr(compiler.load(*_source(entry)), entry)
+def loop(entry: str, discipline: str) -> Any:
+    return getattr(compiler.load(entry, _source(entry, discipline)), entry)
 
 
-_ON_DISK: set[str] = set()
+def _source(entry: str, discipline: str) -> str:
+    modules = SCORING_MODULES if entry == SCORING_ENTRY else MODULES
+    return compiler.merged_source(modules, entry, conservative=discipline == "conservative")
+
+
+_ON_DISK: set[tuple[str, str]] = set()
 
 
 def is_compiled(planner: OrderedPlanner) -> bool:
-    entry = entry_for(planner)
-    if entry not in _ON_DISK and compiler.is_compiled(*_source(entry), entry):
-        _ON_DISK.add(entry)
-    return entry in _ON_DISK
+    key = entry, discipline = entry_for(planner), planner.discipline
+    if key not in _ON_DISK and compiler.is_compiled(entry, _source(entry, discipline), entry):
+        _ON_DISK.add(key)
+    return key in _ON_DISK
 
 
 def drive(
@@ -158,7 +155,8 @@ class Run:
         every: float, seed: int,
     ) -> None:  # fmt: skip
         self.trace, self.cluster, self.planner = trace, cluster, planner
-        self.every, self.seed = every, seed
+        self.every, self.seed = float(every), int(seed)  # one type each: another would compile the driver again
+        restart = np.ascontiguousarray(restart, dtype=np.float64)
         self.state = State(cluster, seed)
         self.users: dict[str, int] = {}
         self._load(estimates)
@@ -172,7 +170,7 @@ class Run:
             _only(self.state.table.demand, "gpus", "estimate"), _only(full, "size", "idle"), planner.code, 0, False,
             None,  # type: ignore[arg-type]
         )  # fmt: skip
-        self.clock = clock.new_clock(gpus + 1)
+        self.clock = schedule.new_clock(gpus + 1)
         self.pieces: schedule.Pieces | None = None
         self.schedule = schedule.Schedule(
             pool=_only(full, "first", "node", "tenants"),
@@ -195,7 +193,7 @@ class Run:
             for name in ("submit", "gpus", "memory", "compute", "priority", "weight", "tickets", "deadline",
                          "preemptible", "cpus", "host_memory")
         }  # fmt: skip
-        columns["estimate"] = estimates
+        columns["estimate"] = np.ascontiguousarray(estimates, dtype=np.float64)
         if {*_USAGE, "virtual_finish"}.intersection(self.planner.policy.columns):
             codes = self.users
             columns["user"] = np.array([codes.setdefault(u, len(codes)) for u in trace.users], dtype=np.int64)
@@ -216,17 +214,17 @@ class Run:
         return dict(sorted(found.items()))
 
     def call(self) -> None:
-        entry = entry_for(self.planner)
-        wrong = -1
+        entry, wrong = entry_for(self.planner), -1
+        run = loop(entry, self.planner.discipline)
         if entry == "run_preempting":
-            wrong, self.pieces = self._preempting(loop(entry))
+            wrong, self.pieces = self._preempting(run)
         elif entry == "run_dynamic_priority":
-            wrong = self._scored(loop(entry))
+            wrong = self._scored(run)
         elif entry == SCORING_ENTRY:
-            wrong = loop(entry)(*self.scoring_arguments())
+            wrong = run(*self.scoring_arguments())
         else:
             kind = _DISCIPLINES[self.planner.discipline]
-            loop(entry)(self.work, self._order(), self.site, self.schedule, self.clock, kind, self.seed, self.every)
+            run(self.work, self._order(), self.site, self.schedule, self.clock, kind, self.seed, self.every)
         if wrong >= 0:
             name = self.planner.policy.name
             raise PolicyError(f"policy {name} returned 'not a number' for job {self.trace.ids[wrong]}")
@@ -285,11 +283,11 @@ class Run:
             change_columns=_codes(change) if change else np.empty(0, dtype=np.int64),
             changes=change is not None,
             ranks_hold=_ranks_hold(policy),
-            quantum=policy.quantum,
-            sliced=policy.sliced,
+            quantum=float(policy.quantum),
+            sliced=bool(policy.sliced),
             strict=self.planner.discipline == "strict",
             any_fixed=any_fixed,
-            improves=policy.improves and change is None and policy.quantum == 0 and not any_fixed,
+            improves=bool(policy.improves) and change is None and policy.quantum == 0 and not any_fixed,
             seed=self.seed,
             every=self.every,
         )
@@ -365,7 +363,7 @@ class Rerun:
         if reason := why_not(trace, cluster, planner):
             raise UserError(f"this cannot be learned on: {reason}, which the compiled simulator does not do")
         run = Run(trace, cluster, planner, estimates, np.zeros(len(trace)), 0.0, 0)
-        self._entry, self._arguments = loop(SCORING_ENTRY), run.scoring_arguments()
+        self._entry, self._arguments = loop(SCORING_ENTRY, planner.discipline), run.scoring_arguments()
         self._start, self._done, self._jobs = run.schedule.start, run.schedule.done, len(trace)
         self._fresh = [(array, array.copy()) for array in _written(self._arguments)]
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from gpuyard.core.loops.backfill import NO_LIMIT, Starts, fill, new_starts
 from gpuyard.core.loops.pool import Floats, Ints, Site
-from gpuyard.sim.kernel.clock import Clock, is_time_to_plan, next_instant
 from gpuyard.sim.kernel.job_columns import (
     JobColumns,
     Rank,
@@ -24,7 +23,17 @@ from gpuyard.sim.kernel.job_columns import (
     note_submitted,
     usage_now,
 )
-from gpuyard.sim.kernel.schedule import Schedule, Work, asks_for_at_most, give_gpus, plan_salt, run_from
+from gpuyard.sim.kernel.schedule import (
+    Clock,
+    Schedule,
+    Work,
+    asks_for_at_most,
+    give_gpus,
+    is_time_to_plan,
+    next_instant,
+    plan_salt,
+    run_from,
+)
 
 ONCE, AT_STARTS, EVERY_PLAN, ONE_WAY = range(4)
 """When numbers are computed: at submission, after every start, at every plan, or where bounds are not enough."""

@@ -15,7 +15,6 @@ from gpuyard.core.loops.backfill import Starts, bins_taken, new_starts, start
 from gpuyard.core.loops.formulas import slice_over_at
 from gpuyard.core.loops.placement import settle
 from gpuyard.core.loops.pool import Floats, Ints, Site
-from gpuyard.sim.kernel.clock import Clock, is_time_to_plan, next_instant
 from gpuyard.sim.kernel.job_columns import (
     JobColumns,
     Rank,
@@ -38,6 +37,7 @@ from gpuyard.sim.kernel.preemption_state import (
     take_from,
 )
 from gpuyard.sim.kernel.schedule import (
+    Clock,
     Pieces,
     Schedule,
     Work,
@@ -47,8 +47,10 @@ from gpuyard.sim.kernel.schedule import (
     ends_by,
     give_gpus,
     is_full,
+    is_time_to_plan,
     longer,
     next_end,
+    next_instant,
     plan_salt,
     remove_end,
     run_from,

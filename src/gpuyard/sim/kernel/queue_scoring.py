@@ -16,10 +16,10 @@ from gpuyard.core.loops.backfill import NO_LIMIT, Starts, backfill, fill, new_st
 from gpuyard.core.loops.conservative import conserve
 from gpuyard.core.loops.formulas import ENDLESS, LENGTHS, OVERDUE
 from gpuyard.core.loops.pool import Floats, Ints, Site, on_copy
-from gpuyard.sim.kernel.clock import Clock, is_time_to_plan, next_instant
 from gpuyard.sim.kernel.dynamic_priority import WaitingJobs, best_of, book_events, remove_waiting, runs, without_number
 from gpuyard.sim.kernel.job_columns import COLUMN_CODES, ESTIMATE, JobColumns, gather, note_started, usage_into
 from gpuyard.sim.kernel.schedule import (
+    Clock,
     Expected,
     Schedule,
     Work,
@@ -28,7 +28,9 @@ from gpuyard.sim.kernel.schedule import (
     expect,
     expect_no_more,
     give_gpus,
+    is_time_to_plan,
     new_expected,
+    next_instant,
     plan_salt,
     run_from,
 )

@@ -17,8 +17,8 @@ import numpy as np
 from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, backfill, fill, new_starts, shadow_time, wait_for
 from gpuyard.core.loops.conservative import conserve
 from gpuyard.core.loops.pool import Demand, Floats, Ints, Site, on_copy
-from gpuyard.sim.kernel.clock import Clock, is_time_to_plan, next_instant
 from gpuyard.sim.kernel.schedule import (
+    Clock,
     Expected,
     Schedule,
     Work,
@@ -27,7 +27,9 @@ from gpuyard.sim.kernel.schedule import (
     expect_no_more,
     give_gpus,
     is_any_late,
+    is_time_to_plan,
     new_expected,
+    next_instant,
     plan_salt,
     put_off,
     run_from,
