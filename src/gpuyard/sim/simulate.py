@@ -118,7 +118,7 @@ def choose_engine(
     return "replay"
 
 
-_READY: dict[tuple[str, str, str], str | None] = {}
+_READY: dict[tuple[Any, ...], str | None] = {}
 
 
 def _made_ready(planner: OrderedPlanner) -> str | None:
@@ -127,7 +127,7 @@ def _made_ready(planner: OrderedPlanner) -> str | None:
 
     from gpuyard.sim.kernel import driver as kernel
 
-    key = kernel.entry_for(planner), planner.discipline, planner.policy.text
+    key = *kernel.variant_for(planner), planner.policy.text
     if key not in _READY:
         if not kernel.is_compiled(planner):
             _say(f"compiling the kernel for {planner.text}: once on this machine, about half a minute ...")

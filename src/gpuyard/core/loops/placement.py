@@ -9,6 +9,8 @@ nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gpuyard.core.loops.pool import (
@@ -33,6 +35,8 @@ from gpuyard.core.loops.pool import (
 )
 from gpuyard.core.loops.sharing import NodeScores, by_node, choose_gpus, pack_one_node, part_of, room_at, usable_gpus
 
+NO_NODE = 2**62  # more idle GPUs than any node has
+
 
 def choose_nodes(code: int, size: Counts, idle: Counts, k: int, salt: int, nodes: Ints) -> bool:
     """Write the nodes for k whole GPUs; false where they do not fit."""
@@ -41,32 +45,34 @@ def choose_nodes(code: int, size: Counts, idle: Counts, k: int, salt: int, nodes
             return _whole_nodes(size, idle, k, nodes)
         best = best_fit(idle, k)
         if best >= 0:
-            nodes[:] = best
+            _put(nodes, 0, k, best)
         return best >= 0
     if sum(idle) < k:
         return False
     if len(idle) == 1:
-        nodes[:] = 0
-        return True
-    if code == SPREAD:
+        _put(nodes, 0, k, 0)
+    elif code == SPREAD:
         _emptiest_first(idle, k, nodes)
-        return True
-    if code == PACK:
+    elif code == PACK:
         best = best_fit(idle, k)
         if best >= 0:
-            nodes[:] = best
-            return True
-    if code in (PACK, RANDOM):
-        _in_order(code, idle, k, salt, nodes)
-        return True
-    done = 0
-    for n in range(len(idle)):
-        took = min(idle[n], k - done)
-        nodes[done : done + took] = n
-        done += took
-        if done == k:
-            break
+            _put(nodes, 0, k, best)
+        else:
+            _emptiest_whole(idle, k, nodes)
+    elif code == RANDOM:
+        _fill_in_order(shuffled(salt, len(idle)), idle, k, nodes)
+    else:
+        _fill_in_order(range(len(idle)), idle, k, nodes)
     return True
+
+
+def _put(nodes: Ints, begin: int, end: int, n: int) -> None:
+    """`nodes[begin:end] = n`; compiling that takes longer than compiling a loop."""
+    if INTERPRETED:
+        nodes[begin:end] = n
+    else:
+        for i in range(begin, end):
+            nodes[i] = n
 
 
 def nodes_for(code: int, size: Counts, idle: Counts, k: int, salt: int) -> Ints:
@@ -84,11 +90,11 @@ def has_room(code: int, size: Counts, idle: Counts, k: int) -> bool:
 
 def best_fit(idle: Counts, k: int) -> int:
     """The node with the fewest idle GPUs that has k of them; -1 if none has."""
-    best = -1
+    best, least = -1, NO_NODE
     for n in range(len(idle)):
-        if idle[n] >= k and (best < 0 or idle[n] < idle[best]):
-            best = n
-            if idle[n] == k:
+        if k <= idle[n] < least:
+            best, least = n, idle[n]
+            if least == k:
                 break
     return best
 
@@ -101,16 +107,26 @@ def most_idle(idle: Counts) -> int:
     return best
 
 
-def _in_order(code: int, idle: Counts, k: int, salt: int, nodes: Ints) -> None:
-    """One node after another: the emptiest first, or in random order."""
-    order = np.argsort(-np.asarray(idle), kind="mergesort") if code == PACK else shuffled(salt, len(idle))
+def _fill_in_order(order: Any, idle: Counts, k: int, nodes: Ints) -> None:
     done = 0
     for n in order:
         took = min(idle[n], k - done)
-        nodes[done : done + took] = n
+        _put(nodes, done, done + took, n)
         done += took
         if done == k:
             break
+
+
+def _emptiest_whole(idle: Counts, k: int, nodes: Ints) -> None:
+    """All idle GPUs of one node after another, the emptiest first."""
+    left = idle.copy()
+    done = 0
+    while done < k:
+        n = most_idle(left)
+        took = min(left[n], k - done)
+        _put(nodes, done, done + took, n)
+        left[n] = 0
+        done += took
 
 
 def _emptiest_first(idle: Counts, k: int, nodes: Ints) -> None:
@@ -156,14 +172,14 @@ def _whole_nodes(size: Counts, idle: Counts, k: int, nodes: Ints) -> bool:
         smaller = 0
         for n in range(len(size)):
             if size[n] == largest and spare[n] == largest and left >= largest:
-                nodes[k - left : k - left + largest] = n
+                _put(nodes, k - left, k - left + largest, n)
                 left -= largest
                 spare[n] = 0
             elif smaller < size[n] < largest:
                 smaller = size[n]
         largest = smaller
     if left > 0:
-        nodes[k - left :] = most_idle(spare)
+        _put(nodes, k - left, k, most_idle(spare))
     return True
 
 
@@ -375,8 +391,9 @@ def fits_in_place(site: Site, row: int, spot: Ints) -> bool:
         if counts_host(site.demand, row) and not _host_fits(site, row, spot):
             return False
         return bool(room_at(site, row, spot).all())
-    wanted = np.bincount(spot)
-    enough = True
-    for n in range(len(wanted)):
-        enough = enough and wanted[n] <= site.pool.idle[n]
+    idle, enough = site.pool.idle, True
+    for n in spot:
+        idle[n] -= 1
+        enough = enough and idle[n] >= 0
+    add_gpus(idle, spot, 1)
     return enough

@@ -139,6 +139,15 @@ def restore(pool: Pool, other: Pool) -> None:
     pool.host[:] = other.host
 
 
+def copy_counts(source: Counts, target: Counts) -> None:
+    """`target[:] = source`; compiling that takes longer than compiling a loop."""
+    if INTERPRETED:
+        target[:] = source
+    else:
+        for n in range(len(source)):
+            target[n] = source[n]
+
+
 def mix(salt: int, index: Ints) -> npt.NDArray[np.uint64]:
     """Pseudo-random numbers that depend on nothing but their arguments (splitmix64)."""
     z = index.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt)

@@ -11,7 +11,17 @@ import numpy as np
 
 from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
 from gpuyard.core.loops.placement import claim, fits, fits_in_place, has_room, most_idle, release, settle
-from gpuyard.core.loops.pool import CONSOLIDATE, INTERPRETED, Counts, Ints, Site, on_copy, restore, takes_any
+from gpuyard.core.loops.pool import (
+    CONSOLIDATE,
+    INTERPRETED,
+    Counts,
+    Ints,
+    Site,
+    copy_counts,
+    on_copy,
+    restore,
+    takes_any,
+)
 
 _MANY = 64  # from here on, the interpreter is quicker to leave jobs out at once than to pass over them one by one
 
@@ -193,11 +203,13 @@ def _spare_by_count(
 
 def _make_room_by_trial(row: int, behind: int, held: Counts, holders: Holders, site: Site, victim: Counts) -> bool:
     """`_make_room` where counting is not enough: release all holders, and put back those that can stay."""
-    trial = on_copy(site)
+    trial = on_copy(site) if site.fine else site
+    before_trial = site.pool.idle.copy()
     for h in range(behind, len(holders.rows)):
         if victim[h] == 0:
             release(trial, holders.rows[h], held_spot(holders, h))
     if not fits(trial, row):
+        copy_counts(before_trial, site.pool.idle)
         return False
     for h in range(behind, len(holders.rows)):
         if victim[h] == 1:
@@ -212,6 +224,4 @@ def _make_room_by_trial(row: int, behind: int, held: Counts, holders: Holders, s
                     held[n] -= 1
     if site.fine:
         restore(site.pool, trial.pool)
-    else:
-        site.pool.idle[:] = trial.pool.idle
     return True

@@ -141,7 +141,7 @@ Observations = npt.NDArray[np.float32]
 @cache
 def loops() -> ModuleType:
     """The compiled loops; imports numba."""
-    return compiler.load("fleet", compiler.merged_source(_MODULES, "advance_fleet"))
+    return compiler.load("fleet", compiler.merged_source(_MODULES, "advance_fleet", (("RANDOM", False),)))
 
 
 def width_of(max_queue: int) -> int:

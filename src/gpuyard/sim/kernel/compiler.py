@@ -39,20 +39,22 @@ def cache_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuyard"
 
 
-class _WholeGpus(ast.NodeTransformer):
-    """Remove what only matters where GPUs are shared: `site.fine` is false, and all jobs take any GPU.
+class _Needed(ast.NodeTransformer):
+    """Remove what a run does not need. Removed code is not compiled, and arrays that only it reads are not passed on.
 
-    Removed code is not compiled, and arrays that only it reads are not passed about.
+    GPUs are not shared: `site.fine` is false, and all jobs take any GPU. `settled` tells how comparisons with the
+    constants in it end.
     """
 
-    def __init__(self, conservative: bool | None) -> None:
-        self._conservative = conservative
+    def __init__(self, settled: dict[str, bool]) -> None:
+        self._settled = settled
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         self.generic_visit(node)
-        if self._conservative is None or ast.unparse(node.comparators[0]) != "CONSERVATIVE":
+        outcome = self._settled.get(ast.unparse(node.comparators[0]))
+        if outcome is None or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
             return node
-        return ast.Constant(self._conservative is isinstance(node.ops[0], ast.Eq))
+        return ast.Constant(outcome is isinstance(node.ops[0], ast.Eq))
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         self.generic_visit(node)
@@ -107,21 +109,25 @@ def _until_left(statements: list[ast.stmt]) -> list[ast.stmt]:
     return statements
 
 
-_BY_VALUE = frozenset(("Site", "Pieces"))
-"""Records that are made anew while an entry runs. It passes all others on by reference."""
+_SITE = "Site"
+"""A record that is made anew for each plan, of parts that stay. All others are passed on by reference."""
 _NUMBERS = frozenset(("None", "int", "float", "bool", "A"))  # return types that are no arrays
 _OF_NUMBERS = frozenset(("isnan", "floor", "nextafter", "maximum", "minimum", "abs", "spacing", "round", "exp"))
 
 
 @cache
 def merged_source(
-    modules: tuple[ModuleType, ...], entry: str, *, conservative: bool | None = None, whole_arrays: bool = False
+    modules: tuple[ModuleType, ...],
+    entry: str,
+    settled: tuple[tuple[str, bool], ...] = (),
+    *,
+    whole_arrays: bool = False,
 ) -> str:
     """What `entry` needs of the modules, in one; its machine code is kept on disk.
 
-    Named tuples stay those of the modules, since callers make them. Bins are nodes throughout. `conservative`: whether
-    this is the discipline, where that is known; code for the others is left out. `whole_arrays`: whether functions
-    compute with arrays as a whole, not number by number.
+    Named tuples stay those of the modules, since callers make them. Bins are nodes throughout. `settled`: how
+    comparisons with constants end, where that is known; code that is never reached is left out. `whole_arrays`: whether
+    functions compute with arrays as a whole, not number by number.
     """
     header = [
         "from __future__ import annotations",
@@ -139,7 +145,7 @@ def merged_source(
             elif isinstance(node, ast.FunctionDef):
                 if node.name in functions:
                     raise Bug(f"two of {', '.join(one.__name__ for one in modules)} have a function {node.name}")
-                functions[node.name] = _WholeGpus(conservative).visit(_without_docstring(node))
+                functions[node.name] = _Needed(dict(settled)).visit(_without_docstring(node))
             elif not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("gpuyard", "__future__"))):
                 constants.append(node)
     needed = _reachable(entry, functions)
@@ -152,7 +158,7 @@ def merged_source(
         options += f", _nrt={whole_arrays or _counts_references(node, arrays)}"
         options += ", **ENTRY_BODY" if node.name == entry else ", **PART"
         node.decorator_list = [ast.parse(f"numba.njit({options})", mode="eval").body]
-    called = _entry(functions[entry], records - _BY_VALUE)
+    called = _entry(functions[entry], records)
     functions[entry].name = f"_{entry}"
     return (
         "\n".join(header) + "\n" + ast.unparse(ast.fix_missing_locations(ast.Module([*constants, *body, called], [])))
@@ -193,8 +199,12 @@ def _entry(node: ast.FunctionDef, records: set[str]) -> ast.stmt:
     """What Python calls: it stores its records, and passes references to them on."""
 
     def passed(argument: ast.arg) -> str:
-        by_reference = isinstance(argument.annotation, ast.Name) and argument.annotation.id in records
-        return f"reference({argument.arg})" if by_reference else argument.arg
+        name, kind = argument.arg, ast.unparse(argument.annotation or ast.Constant(None))
+        if kind == _SITE:
+            parts = "code", "salt", "fine", "tasks", "parts"
+            rest = ", ".join(f"{name}.{part}" for part in parts)
+            return f"{_SITE}(reference({name}.demand), reference({name}.pool), {rest})"
+        return f"reference({name})" if kind in records else name
 
     names, given = (", ".join(f(one) for one in node.args.args) for f in (lambda one: one.arg, passed))
     code = f"@numba.njit(nogil=True, cache=True)\ndef {node.name}({names}):\n    return _{node.name}({given})"

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuyard.core.columns import ALWAYS, COLUMNS
 from gpuyard.core.loops import backfill, conservative, formulas, placement, pool, victims
-from gpuyard.core.loops.pool import PACKING, Flags, Floats, Ints, Site
+from gpuyard.core.loops.pool import PACKING, RANDOM, Flags, Floats, Ints, Site, on_copy
 from gpuyard.core.model import Cluster, Request
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.policy import Policy, PolicyError
@@ -82,24 +82,36 @@ def entry_for(planner: OrderedPlanner) -> str:
     return "run_in_order" if planner.discipline in ("strict", "skip", "commit") else "run_backfilling"
 
 
+Variant = tuple[str, tuple[tuple[str, bool], ...]]
+"""A compiled driver: its entry, and how comparisons with rarely needed constants end in it."""
+
+
+def variant_for(planner: OrderedPlanner) -> Variant:
+    policy = planner.policy
+    settled = {"CONSERVATIVE": planner.discipline == "conservative", "RANDOM": planner.code == RANDOM}
+    if "draw" not in {*policy.columns, *(policy.next_change.columns if policy.next_change else ())}:
+        settled["DRAW"] = False
+    return entry_for(planner), tuple(settled.items())
+
+
 @cache
-def loop(entry: str, discipline: str) -> Any:
-    return getattr(compiler.load(entry, _source(entry, discipline)), entry)
+def loop(variant: Variant) -> Any:
+    return getattr(compiler.load(variant[0], _source(variant)), variant[0])
 
 
-def _source(entry: str, discipline: str) -> str:
-    modules = SCORING_MODULES if entry == SCORING_ENTRY else MODULES
-    return compiler.merged_source(modules, entry, conservative=discipline == "conservative")
+def _source(variant: Variant) -> str:
+    entry, settled = variant
+    return compiler.merged_source(SCORING_MODULES if entry == SCORING_ENTRY else MODULES, entry, settled)
 
 
-_ON_DISK: set[tuple[str, str]] = set()
+_ON_DISK: set[Variant] = set()
 
 
 def is_compiled(planner: OrderedPlanner) -> bool:
-    key = entry, discipline = entry_for(planner), planner.discipline
-    if key not in _ON_DISK and compiler.is_compiled(entry, _source(entry, discipline), entry):
-        _ON_DISK.add(key)
-    return key in _ON_DISK
+    variant = variant_for(planner)
+    if variant not in _ON_DISK and compiler.is_compiled(variant[0], _source(variant), variant[0]):
+        _ON_DISK.add(variant)
+    return variant in _ON_DISK
 
 
 def drive(
@@ -176,7 +188,7 @@ class Run:
             pool=_only(full, "first", "node", "tenants"),
             lowest=full.first[:-1].copy(),
             free=np.array([gpus]),
-            ends=schedule.new_ends(gpus + 1, n),
+            ends=schedule.new_ends(gpus + 1, n if planner.policy.preemptive else 0),
             start=np.full(n, np.nan),
             end=np.full(n, np.nan),
             preemptions=np.zeros(n, dtype=np.int64),
@@ -215,28 +227,38 @@ class Run:
 
     def call(self) -> None:
         entry, wrong = entry_for(self.planner), -1
-        run = loop(entry, self.planner.discipline)
+        run = loop(variant_for(self.planner))
         if entry == "run_preempting":
-            wrong, self.pieces = self._preempting(run)
+            wrong = self._preempting(run)
         elif entry == "run_dynamic_priority":
             wrong = self._scored(run)
         elif entry == SCORING_ENTRY:
             wrong = run(*self.scoring_arguments())
+        elif entry == "run_in_order":
+            run(
+                self.work, self._order(), self.site, self.schedule, self.clock, self._starts(),
+                static_priority.new_notes(), self._rules(),
+            )  # fmt: skip
         else:
-            kind = _DISCIPLINES[self.planner.discipline]
-            run(self.work, self._order(), self.site, self.schedule, self.clock, kind, self.seed, self.every)
+            state = static_priority.new_backfill_state(self.cluster.gpus, len(self.trace))
+            run(
+                self.work, self._order(), self.site, on_copy(self.site), self.schedule, self.clock, state, self._rules()
+            )
         if wrong >= 0:
             name = self.planner.policy.name
             raise PolicyError(f"policy {name} returned 'not a number' for job {self.trace.ids[wrong]}")
         if self.schedule.done[0] < len(self.trace):
             raise Bug("the simulation came to a halt with jobs waiting")
 
+    def _rules(self) -> schedule.Rules:
+        return schedule.Rules(_DISCIPLINES[self.planner.discipline], self.seed, self.every)
+
+    def _starts(self) -> backfill.Starts:
+        return backfill.new_starts(self.cluster.gpus + 1, 2 * self.cluster.gpus + 1)
+
     def _order(self) -> static_priority.Order:
-        rows = np.arange(len(self.trace))
-        keys = self.planner.policy.rank(self.state, rows, 0.0)
-        rank = np.empty(len(rows), dtype=np.int64)
-        rank[np.argsort(keys, kind="stable")] = rows
-        return static_priority.new_order(rank, self.trace.gpus)
+        keys = self.planner.policy.rank(self.state, np.arange(len(self.trace)), 0.0)
+        return static_priority.new_order(np.argsort(keys, kind="stable"), self.trace.gpus)
 
     def _facts(self) -> job_columns.JobColumns:
         table, n = self.state.table, len(self.trace)
@@ -255,25 +277,45 @@ class Run:
         waiting = dynamic_priority.new_waiting_jobs(
             len(self.trace), len(policy.columns), self.cluster.gpus, len(self.users)
         )
+        rules = dynamic_priority.PriorityRules(
+            _codes(policy),
+            _when(policy),
+            "user_usage" in policy.columns,
+            self.planner.discipline == "strict",
+            self.every,
+        )
         return entry(
-            self.work, self.site, self.schedule, self.clock, self._facts(), waiting, _codes(policy), _when(policy),
-            "user_usage" in policy.columns, self.planner.discipline == "strict", self.every,
+            self.work, self.site, self.schedule, self.clock, self._facts(), waiting, self._starts(), rules,
             compiler.compile_policy(policy),
         )  # fmt: skip
 
     def scoring_arguments(self) -> tuple[Any, ...]:
         """The arguments of `run_queue_scoring`; a trained policy's weights come last."""
         policy, gpus = self.planner.policy, self.cluster.gpus
-        waiting = dynamic_priority.new_waiting_jobs(len(self.trace), len(policy.columns), gpus, len(self.users))
         length = length_of(self.state.table.estimate[: len(self.trace)])
+        scoring = queue_scoring.ScoringState(
+            work=self.work,
+            schedule=self.schedule,
+            facts=self._facts(),
+            waiting=dynamic_priority.new_waiting_jobs(len(self.trace), len(policy.columns), gpus, len(self.users)),
+            features=queue_scoring.new_features(length, gpus),
+            expected=schedule.new_expected(gpus + 1),
+            starts=self._starts(),
+            columns=_codes(policy),
+            with_features=bool((_codes(policy) >= queue_scoring.FIRST_CODE).any()),
+            with_usage=bool(_USAGE.intersection(policy.columns)),
+            held=np.zeros(len(self.users)),
+            chosen=np.full(1, -1),
+            shadow=np.full(1, np.inf),
+            begun=np.zeros(1, np.int64),
+            wrong=np.full(1, -1),
+        )
+        weights = np.empty(0) if policy.weights is None else policy.weights
         return (
-            self.work, self.site, self.schedule, self.clock, self._facts(), waiting,
-            queue_scoring.new_features(length, gpus), _codes(policy), _DISCIPLINES[self.planner.discipline],
-            bool(_USAGE.intersection(policy.columns)),
-            self.every, compiler.compile_scorer(policy), np.empty(0) if policy.weights is None else policy.weights,
+            scoring, self.site, on_copy(self.site), self.clock, self._rules(), compiler.compile_scorer(policy), weights
         )  # fmt: skip
 
-    def _preempting(self, entry: Callable[..., tuple[int, schedule.Pieces]]) -> tuple[int, schedule.Pieces]:
+    def _preempting(self, entry: Callable[..., int]) -> int:
         policy, n, gpus = self.planner.policy, len(self.trace), self.cluster.gpus
         change = policy.next_change
         any_fixed = not bool(self.trace.preemptible.all())
@@ -292,12 +334,16 @@ class Run:
             every=self.every,
         )
         most = max(len(rules.columns), len(rules.change_columns))
-        return entry(
-            self.work, self.site, self.schedule, self.clock, self._facts(), preemption_state.new_sorted_queue(n),
-            schedule.new_pieces(n + gpus + 1, int(self.schedule.offset[-1]) + gpus + 1),
-            preemption_state.new_preemption_state(gpus, len(self.cluster.nodes), n, most), rules, rank,
-            compiler.compile_policy(change) if change else rank,
-        )  # fmt: skip
+        state = preemption_state.new_preemption_state(gpus, len(self.cluster.nodes), n, most)
+        self.pieces = schedule.new_pieces(n + 2 * gpus + 1, int(self.schedule.offset[-1]) + 2 * gpus + 1)
+        facts, starts, when = self._facts(), self._starts(), compiler.compile_policy(change) if change else rank
+        while True:
+            ended = entry(
+                self.work, self.site, self.schedule, self.clock, facts, starts, self.pieces, state, rules, rank, when
+            )
+            if ended != preemption_driver.FULL:
+                return ended
+            self.pieces = schedule.longer(self.pieces)
 
     def result(self) -> Result:
         of = self.schedule
@@ -363,7 +409,7 @@ class Rerun:
         if reason := why_not(trace, cluster, planner):
             raise UserError(f"this cannot be learned on: {reason}, which the compiled simulator does not do")
         run = Run(trace, cluster, planner, estimates, np.zeros(len(trace)), 0.0, 0)
-        self._entry, self._arguments = loop(SCORING_ENTRY, planner.discipline), run.scoring_arguments()
+        self._entry, self._arguments = loop(variant_for(planner)), run.scoring_arguments()
         self._start, self._done, self._jobs = run.schedule.start, run.schedule.done, len(trace)
         self._fresh = [(array, array.copy()) for array in _written(self._arguments)]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.loops.backfill import NO_LIMIT, Starts, fill, new_starts
+from gpuyard.core.loops.backfill import NO_LIMIT, Starts, fill
 from gpuyard.core.loops.pool import Floats, Ints, Site
 from gpuyard.sim.kernel.job_columns import (
     JobColumns,
@@ -28,10 +28,10 @@ from gpuyard.sim.kernel.schedule import (
     Schedule,
     Work,
     asks_for_at_most,
+    for_plan,
     give_gpus,
     is_time_to_plan,
     next_instant,
-    plan_salt,
     run_from,
 )
 
@@ -47,6 +47,8 @@ class WaitingJobs(NamedTuple):
     place: Ints  # where each row stands, -1 if it does not wait
     near: Ints  # rows that are looked at closely
     near_keys: Floats
+    spare: Ints  # room to sort
+    spare_keys: Floats
     values: Floats
     running: Ints  # rows that run, ascending; kept only where `usage` is wanted
     usage: Floats
@@ -58,34 +60,49 @@ class WaitingJobs(NamedTuple):
 
 
 def new_waiting_jobs(rows: int, columns: int, gpus: int, users: int) -> WaitingJobs:
+    rows += 1  # one more, so that what comes after the last may be looked at
     return WaitingJobs(
-        np.empty(rows + 1, np.int64), np.empty(rows + 1), np.full(rows, -1, np.int64), np.empty(rows + 1, np.int64),
-        np.empty(rows + 1), np.empty((max(columns, 1), rows + 1)), np.empty(gpus + 1, np.int64), np.zeros(users),
-        np.array([0, 0, -1, 0, 0, -1]), np.zeros(gpus + 1, np.int64), np.array([-np.inf, 60.0]),
-    )  # fmt: skip
+        rows=np.empty(rows, np.int64),
+        keys=np.empty(rows),
+        place=np.full(rows, -1, np.int64),
+        near=np.empty(rows, np.int64),
+        near_keys=np.empty(rows),
+        spare=np.empty(rows, np.int64),
+        spare_keys=np.empty(rows),
+        values=np.empty((max(columns, 1), rows)),
+        running=np.empty(gpus + 1, np.int64),
+        usage=np.zeros(users),
+        counts=np.array([0, 0, -1, 0, 0, -1]),
+        waiting_of=np.zeros(gpus + 1, np.int64),
+        horizon=np.array([-np.inf, 60.0]),
+    )
+
+
+class PriorityRules(NamedTuple):
+    columns: Ints  # codes of the columns that numbers depend on
+    when: int  # when they are computed
+    with_usage: bool
+    strict: bool
+    every: float
 
 
 def run_dynamic_priority(
-    work: Work, site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, waiting: WaitingJobs, columns: Ints,
-    when: int,
-    with_usage: bool, strict: bool, every: float, rank: Rank,
+    work: Work, site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, waiting: WaitingJobs, starts: Starts,
+    rules: PriorityRules, rank: Rank,
 ) -> int:  # fmt: skip
     """Simulate strict or skip; returns the row that the policy had no number for, or -1."""
-    starts = new_starts(schedule.free[0] + 1, 2 * schedule.free[0] + 1)
     while True:
         now = next_instant(clock, work, schedule, site.pool.idle, False)
         if now == np.inf:
             return -1
         before = waiting.counts[0]
-        book_events(work, schedule, clock, facts, waiting, with_usage, now)
+        book_events(work, schedule, clock, facts, waiting, rules.with_usage, now)
         wrong = -1
-        if when != EVERY_PLAN:
-            _number(facts, waiting, columns, when, rank, now, before, waiting.counts[0])
+        if rules.when != EVERY_PLAN:
+            _number(facts, waiting, rules, rank, now, before, waiting.counts[0])
             wrong = without_number(waiting, before)
-        if wrong < 0 and is_time_to_plan(clock, now, waiting.counts[4] > 0, every):
-            wrong = _plan_dynamic(
-                work, site, schedule, facts, waiting, starts, columns, when, with_usage, strict, rank, now
-            )
+        if wrong < 0 and is_time_to_plan(clock, now, waiting.counts[4] > 0, rules.every):
+            wrong = _plan_dynamic(work, site, schedule, facts, waiting, starts, rules, rank, now)
         if wrong >= 0:
             return wrong
 
@@ -121,12 +138,12 @@ def without_number(waiting: WaitingJobs, begin: int) -> int:
 
 
 def _number(
-    facts: JobColumns, waiting: WaitingJobs, columns: Ints, when: int, rank: Rank, now: float, begin: int, end: int
+    facts: JobColumns, waiting: WaitingJobs, rules: PriorityRules, rank: Rank, now: float, begin: int, end: int
 ) -> None:
-    n = end - begin
+    n, columns = end - begin, rules.columns
     gather(facts, columns, waiting.rows[begin:end], now, waiting.usage, waiting.values)
     rank(waiting.values, n, waiting.keys[begin:])
-    if when == ONE_WAY:
+    if rules.when == ONE_WAY:
         gather(facts, columns, waiting.rows[begin:end], max(now, waiting.horizon[0]), waiting.usage, waiting.values)
         rank(waiting.values, n, waiting.near_keys)
         for i in range(n):
@@ -136,50 +153,39 @@ def _number(
 
 
 def _plan_dynamic(
-    work: Work, site: Site, schedule: Schedule, facts: JobColumns, waiting: WaitingJobs, starts: Starts, columns: Ints,
-    when: int,
-    with_usage: bool, strict: bool, rank: Rank, now: float,
+    work: Work, site: Site, schedule: Schedule, facts: JobColumns, waiting: WaitingJobs, starts: Starts,
+    rules: PriorityRules, rank: Rank, now: float,
 ) -> int:  # fmt: skip
     """Start jobs, the best first; returns a row without a number, or -1."""
     if not asks_for_at_most(schedule.free[0], waiting.waiting_of):
         return -1
-    site = Site(
-        site.demand,
-        site.pool,
-        site.code,
-        plan_salt(site, facts.numbers[2], facts.numbers[1]),
-        site.fine,
-        site.tasks,
-        site.parts,
-    )
-    wrong = _renumber(facts, waiting, columns, when, with_usage, rank, now)
+    site = for_plan(site, facts.numbers[2], facts.numbers[1])
+    wrong = _renumber(facts, waiting, rules, rank, now)
     limit = NO_LIMIT
     while wrong < 0 and asks_for_at_most(min(schedule.free[0], limit - 1), waiting.waiting_of):
-        most = len(waiting.waiting_of) if strict else min(schedule.free[0], limit - 1)
-        if when == ONE_WAY:
-            row = _best_by_bounds(facts, waiting, columns, rank, now, most)
+        most = len(waiting.waiting_of) if rules.strict else min(schedule.free[0], limit - 1)
+        if rules.when == ONE_WAY:
+            row = _best_by_bounds(facts, waiting, rules.columns, rank, now, most)
         else:
             row = best_of(facts, waiting, most)
         starts.size[0] = 0
         waiting.near[0] = row
-        limit = fill(waiting.near[:1], strict, limit, site, starts)
+        limit = fill(waiting.near[:1], rules.strict, limit, site, starts)
         if starts.size[0] > 0:
             remove_waiting(facts, waiting, row)
             give_gpus(schedule, row, starts.bins[: starts.ends[0]], site.code, site.salt)
             note_started(facts, row, now, 0.0)
             run_from(schedule, row, now, now + work.run[row])
-            if with_usage:
+            if rules.with_usage:
                 runs(waiting, row)
-        elif strict:
+        elif rules.strict:
             break
     return wrong
 
 
-def _renumber(
-    facts: JobColumns, waiting: WaitingJobs, columns: Ints, when: int, with_usage: bool, rank: Rank, now: float
-) -> int:
+def _renumber(facts: JobColumns, waiting: WaitingJobs, rules: PriorityRules, rank: Rank, now: float) -> int:
     """Update numbers or bounds where that is due; returns a row without a number, or -1."""
-    n = waiting.counts[0]
+    n, when = waiting.counts[0], rules.when
     if when == ONCE or (when == AT_STARTS and waiting.counts[2] == facts.numbers[1]):
         return -1
     if when == ONE_WAY:
@@ -191,10 +197,10 @@ def _renumber(
             waiting.horizon[1] *= 2.0
         waiting.horizon[0] = now + waiting.horizon[1]
         waiting.counts[3] = 0
-    if with_usage:
+    if rules.with_usage:
         usage_now(facts, waiting.running[: waiting.counts[1]], now, waiting.usage)
     waiting.counts[2] = facts.numbers[1]
-    _number(facts, waiting, columns, when, rank, now, 0, n)
+    _number(facts, waiting, rules, rank, now, 0, n)
     return without_number(waiting, 0)
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuyard.core.loops.backfill import Starts, bins_taken, new_starts, start
+from gpuyard.core.loops.backfill import Starts, bins_taken, start
 from gpuyard.core.loops.formulas import slice_over_at
 from gpuyard.core.loops.placement import settle
-from gpuyard.core.loops.pool import Floats, Ints, Site
+from gpuyard.core.loops.pool import Floats, Ints, Site, copy_counts
 from gpuyard.sim.kernel.job_columns import (
     JobColumns,
     Rank,
@@ -45,17 +45,18 @@ from gpuyard.sim.kernel.schedule import (
     add_piece,
     asks_for_at_most,
     ends_by,
+    for_plan,
     give_gpus,
     is_full,
     is_time_to_plan,
-    longer,
     next_end,
     next_instant,
-    plan_salt,
     remove_end,
     run_from,
     take_gpus,
 )
+
+FULL = -2
 
 
 def enlist(row: int, now: float, facts: JobColumns, state: PreemptionState) -> None:
@@ -74,9 +75,8 @@ def dismiss(row: int, facts: JobColumns, state: PreemptionState) -> None:
 
 
 def decide_incrementally(
-    site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, queue: SortedQueue, starts: Starts,
-    state: PreemptionState, rules: PreemptionRules,
-    rank: Rank, change: Rank, now: float,
+    site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, starts: Starts, state: PreemptionState,
+    rules: PreemptionRules, rank: Rank, change: Rank, now: float,
 ) -> int:  # fmt: skip
     """Decide again over running and waiting jobs together; returns a row without a number, or -1."""
     wrong = _rank_due(facts, state, rules, rank, change, now)
@@ -84,10 +84,10 @@ def decide_incrementally(
         return wrong
     first, last = state.runners.span[0], state.runners.span[1]
     rows, keys = state.runners.rows[first:last], state.runners.keys[first:last]
-    if any_job_fits(rows, keys, state.counts[5], schedule.free[0], queue, state.waiting_of, facts):
-        take_from(rows, keys, site, schedule, queue, starts, state, rules.strict)
+    if any_job_fits(rows, keys, state.counts[5], schedule.free[0], state, facts):
+        take_from(rows, keys, site, schedule, starts, state, rules.strict)
         _dismiss_victims(facts, state)
-    if queue_length(queue) + state.counts[4] > starts.size[0]:
+    if queue_length(state.queue) + state.counts[4] > starts.size[0]:
         clock.due[0] = max(_wake_for_drops(starts, facts, state, rules, change, now), np.nextafter(now, np.inf))
     return -1
 
@@ -175,18 +175,15 @@ def note_worst(state: PreemptionState, key: float, row: int) -> None:
         state.worst[1] = row
 
 
-def fill_up(
-    site: Site, schedule: Schedule, queue: SortedQueue, starts: Starts, state: PreemptionState, rules: PreemptionRules
-) -> None:
+def fill_up(site: Site, schedule: Schedule, starts: Starts, state: PreemptionState, rules: PreemptionRules) -> None:
     """Start what fits without a stop."""
     if asks_for_at_most(schedule.free[0], state.waiting_of):
-        take_from(state.loose[:0], state.keys[:0], site, schedule, queue, starts, state, rules.strict)
+        take_from(state.loose[:0], state.keys[:0], site, schedule, starts, state, rules.strict)
 
 
 def decide_from_scratch(
-    site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, queue: SortedQueue, starts: Starts,
-    state: PreemptionState, rules: PreemptionRules,
-    rank: Rank, change: Rank, now: float,
+    site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, starts: Starts, state: PreemptionState,
+    rules: PreemptionRules, rank: Rank, change: Rank, now: float,
 ) -> int:  # fmt: skip
     """`decide_standing` for policies whose numbers can change at any time: all are computed again."""
     soon = _sort_out(facts, state, rules, now)
@@ -200,10 +197,10 @@ def decide_from_scratch(
         if np.isnan(state.keys[h]):
             return int(state.loose[h])
     _sort(state.keys, state.loose, n)
-    if any_job_fits(state.loose[:n], state.keys, behind, schedule.free[0], queue, state.waiting_of, facts):
-        take_from(state.loose[:n], state.keys[:n], site, schedule, queue, starts, state, rules.strict)
+    if any_job_fits(state.loose[:n], state.keys, behind, schedule.free[0], state, facts):
+        take_from(state.loose[:n], state.keys[:n], site, schedule, starts, state, rules.strict)
     _part_from_victims(state)
-    if queue_length(queue) + state.counts[4] > starts.size[0]:
+    if queue_length(state.queue) + state.counts[4] > starts.size[0]:
         clock.due[0] = max(_wake_at(soon, starts, facts, state, rules, change, now), np.nextafter(now, np.inf))
     return -1
 
@@ -310,31 +307,29 @@ def _wake_at(
 
 
 def run_preempting(
-    work: Work, site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, queue: SortedQueue, pieces: Pieces,
-    state: PreemptionState,
-    rules: PreemptionRules, rank: Rank, change: Rank,
-) -> tuple[int, Pieces]:  # fmt: skip
-    """Simulate a preemptive policy; returns the row that it had no number for, or -1, and all stretches of time."""
-    starts = new_starts(schedule.free[0] + 1, 2 * schedule.free[0] + 1)
+    work: Work, site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, starts: Starts, pieces: Pieces,
+    state: PreemptionState, rules: PreemptionRules, rank: Rank, change: Rank,
+) -> int:  # fmt: skip
+    """Simulate a preemptive policy; returns the row that it had no number for, or -1, or FULL.
+
+    FULL asks for longer `pieces`; called again with them, it goes on.
+    """
     while True:
-        if is_full(pieces, len(state.waiting_of)):
-            pieces = longer(pieces)
+        if is_full(pieces, 2 * len(state.waiting_of)):  # at one instant all may end, and as many be stopped
+            return FULL
         now = next_instant(clock, work, schedule, site.pool.idle, False)
         if now == np.inf:
-            return -1, pieces
-        wrong = _take_in(work, schedule, clock, facts, queue, pieces, state, rules, rank, now)
-        if wrong < 0 and is_time_to_plan(clock, now, state.counts[3] > 0, rules.every) and queue_length(queue) > 0:
-            if is_full(pieces, len(state.waiting_of)):
-                pieces = longer(pieces)
-            wrong = _plan(work, site, schedule, clock, facts, queue, starts, pieces, state, rules, rank, change, now)
+            return -1
+        wrong = _take_in(work, schedule, clock, facts, pieces, state, rules, rank, now)
+        if wrong < 0 and is_time_to_plan(clock, now, state.counts[3] > 0, rules.every):
+            wrong = _plan(work, site, schedule, clock, facts, starts, pieces, state, rules, rank, change, now)
         if wrong >= 0:
-            return wrong, pieces
+            return wrong
 
 
 def _take_in(
-    work: Work, schedule: Schedule, clock: Clock, facts: JobColumns, queue: SortedQueue, pieces: Pieces,
-    state: PreemptionState, rules: PreemptionRules,
-    rank: Rank, now: float,
+    work: Work, schedule: Schedule, clock: Clock, facts: JobColumns, pieces: Pieces, state: PreemptionState,
+    rules: PreemptionRules, rank: Rank, now: float,
 ) -> int:  # fmt: skip
     """Book finished and arrived jobs; returns a row without a number, or -1."""
     for i in range(clock.counts[0]):
@@ -349,7 +344,7 @@ def _take_in(
             schedule.done[0] += 1
             continue
         note_submitted(facts, row)
-        _queue_up(row, now, facts, queue, state, rules, rank)
+        _queue_up(row, now, facts, state, rules, rank)
         if np.isnan(state.key[row]):
             return row
         state.counts[3] += 1
@@ -357,20 +352,14 @@ def _take_in(
 
 
 def _plan(
-    work: Work, site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, queue: SortedQueue, starts: Starts,
-    pieces: Pieces,
+    work: Work, site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, starts: Starts, pieces: Pieces,
     state: PreemptionState, rules: PreemptionRules, rank: Rank, change: Rank, now: float,
 ) -> int:  # fmt: skip
     """Make a plan and carry it out; returns a row without a number, or -1."""
-    site = Site(
-        site.demand,
-        site.pool,
-        site.code,
-        plan_salt(site, rules.seed, facts.numbers[1]),
-        site.fine,
-        site.tasks,
-        site.parts,
-    )
+    queue = state.queue
+    if queue_length(queue) == 0:
+        return -1
+    site = for_plan(site, rules.seed, facts.numbers[1])
     starts.size[0] = 0
     state.counts[1] = 0
     state.counts[4] = 0
@@ -378,19 +367,19 @@ def _plan(
     if not rules.sliced and _start_all(queue, starts, site, schedule, state):
         pass
     elif rules.ranks_hold:
-        wrong = decide_incrementally(site, schedule, clock, facts, queue, starts, state, rules, rank, change, now)
+        wrong = decide_incrementally(site, schedule, clock, facts, starts, state, rules, rank, change, now)
     elif rules.improves and no_job_stops(queue, state):
-        fill_up(site, schedule, queue, starts, state, rules)
+        fill_up(site, schedule, starts, state, rules)
     else:
-        wrong = decide_from_scratch(site, schedule, clock, facts, queue, starts, state, rules, rank, change, now)
+        wrong = decide_from_scratch(site, schedule, clock, facts, starts, state, rules, rank, change, now)
     if wrong >= 0:
         return wrong
     for i in range(state.counts[4]):
         row = state.stopped[i]
         add_piece(pieces, schedule, row, facts.started[row], now)
         _stop(row, schedule, facts, now)
-        _queue_up(row, now, facts, queue, state, rules, rank)
-    _begin_all(work, site, schedule, facts, queue, starts, state, rules, now)
+        _queue_up(row, now, facts, state, rules, rank)
+    _begin_all(work, site, schedule, facts, starts, state, rules, now)
     if rules.sliced:
         for h in range(state.counts[1]):
             if state.victim[h] == 0:
@@ -399,24 +388,19 @@ def _plan(
 
 
 def _queue_up(
-    row: int,
-    now: float,
-    facts: JobColumns,
-    queue: SortedQueue,
-    state: PreemptionState,
-    rules: PreemptionRules,
-    rank: Rank,
+    row: int, now: float, facts: JobColumns, state: PreemptionState, rules: PreemptionRules, rank: Rank
 ) -> None:
     state.others[0] = row
     gather(facts, rules.columns, state.others[:1], now, facts.usage, state.values)
     rank(state.values, 1, state.keys)
     state.key[row] = state.keys[0]
-    join(queue, state.key[row], row)
+    join(state.queue, state.key[row], row)
     state.counts[2] += facts.gpus[row]
     state.waiting_of[facts.gpus[row]] += 1
 
 
 def _stop(row: int, schedule: Schedule, facts: JobColumns, now: float) -> None:
+    remove_end(schedule.ends, row)
     take_gpus(schedule, row)
     schedule.preemptions[row] += 1
     note_preempted(facts, row, now)
@@ -427,15 +411,13 @@ def _start_all(queue: SortedQueue, starts: Starts, site: Site, schedule: Schedul
     if state.counts[2] > schedule.free[0]:
         return False
     idle = site.pool.idle
-    for n in range(len(idle)):
-        state.idle[n] = idle[n]
+    copy_counts(idle, state.idle)
     for i in range(queue.span[0], queue.span[1]):
         row = queue.rows[i]
         taken = bins_taken(starts)
         spot = starts.bins[taken : taken + site.demand.gpus[row]]
         if not settle(site, row, spot):
-            for n in range(len(idle)):
-                idle[n] = state.idle[n]
+            copy_counts(state.idle, idle)
             starts.size[0] = 0
             return False
         start(site, starts, row, spot)
@@ -447,7 +429,6 @@ def _begin_all(
     site: Site,
     schedule: Schedule,
     facts: JobColumns,
-    queue: SortedQueue,
     starts: Starts,
     state: PreemptionState,
     rules: PreemptionRules,
@@ -456,7 +437,7 @@ def _begin_all(
     begin = 0
     for i in range(starts.size[0]):
         row = starts.rows[i]
-        leave(queue, state.key[row], row)
+        leave(state.queue, state.key[row], row)
         state.counts[2] -= facts.gpus[row]
         state.waiting_of[facts.gpus[row]] -= 1
         give_gpus(schedule, row, starts.bins[begin : starts.ends[i]], site.code, site.salt)

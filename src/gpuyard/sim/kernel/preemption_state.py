@@ -108,8 +108,9 @@ class PreemptionRules(NamedTuple):
 
 
 class PreemptionState(NamedTuple):
-    """Work arrays, so that plans allocate nothing."""
+    """The queue, and work arrays, so that plans allocate nothing."""
 
+    queue: SortedQueue
     running: Ints  # rows that run, nearly by rank, and some that have ended; not used where numbers stand
     loose: Ints  # those of them that may be stopped now, by rank
     runners: SortedQueue  # where numbers stand: the running jobs that may be stopped, by rank
@@ -136,6 +137,7 @@ class PreemptionState(NamedTuple):
 def new_preemption_state(gpus: int, nodes: int, rows: int, columns: int) -> PreemptionState:
     most = gpus + 1
     return PreemptionState(
+        queue=new_sorted_queue(rows),
         running=np.empty(2 * most, np.int64),
         loose=np.empty(most, np.int64),
         runners=new_sorted_queue(most),
@@ -163,13 +165,13 @@ def take_from(
     keys: Floats,
     site: Site,
     schedule: Schedule,
-    queue: SortedQueue,
     starts: Starts,
     state: PreemptionState,
     strict: bool,
 ) -> None:
     """Let the queue take what it needs from what is idle and from these running jobs, which are in rank order."""
-    first, last, n = queue.span[0], queue.span[1], len(rows)
+    queue, n = state.queue, len(rows)
+    first, last = queue.span[0], queue.span[1]
     ahead = before(queue.keys[first], queue.rows[first], keys, rows)  # of all waiting jobs: they are left alone
     for h in range(ahead):
         state.victim[h] = 0
@@ -190,10 +192,9 @@ def take_from(
     )  # fmt: skip
 
 
-def any_job_fits(
-    rows: Ints, keys: Floats, behind: int, free: int, queue: SortedQueue, waiting_of: Ints, facts: JobColumns
-) -> bool:
+def any_job_fits(rows: Ints, keys: Floats, behind: int, free: int, state: PreemptionState, facts: JobColumns) -> bool:
     """Whether any waiting job could find room in what is idle and what those behind it have (all: `behind`)."""
+    queue, waiting_of = state.queue, state.waiting_of
     if asks_for_at_most(free, waiting_of):
         return True
     if not asks_for_at_most(free + behind, waiting_of):

@@ -12,27 +12,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.loops.backfill import NO_LIMIT, Starts, backfill, fill, new_starts, shadow_time
+from gpuyard.core.loops.backfill import NO_LIMIT, Starts, backfill, fill, shadow_time
 from gpuyard.core.loops.conservative import conserve
 from gpuyard.core.loops.formulas import ENDLESS, LENGTHS, OVERDUE
-from gpuyard.core.loops.pool import Floats, Ints, Site, on_copy
+from gpuyard.core.loops.pool import Floats, Ints, Site
 from gpuyard.sim.kernel.dynamic_priority import WaitingJobs, best_of, book_events, remove_waiting, runs, without_number
 from gpuyard.sim.kernel.job_columns import COLUMN_CODES, ESTIMATE, JobColumns, gather, note_started, usage_into
 from gpuyard.sim.kernel.schedule import (
     Clock,
     Expected,
+    Rules,
     Schedule,
     Work,
     as_holders,
     asks_for_at_most,
     expect,
     expect_no_more,
+    for_plan,
     give_gpus,
     is_time_to_plan,
-    new_expected,
     next_instant,
-    plan_salt,
     run_from,
+    sort_rows,
 )
 from gpuyard.sim.kernel.static_priority import COMMIT, CONSERVATIVE, EASY, EASY_SHADOW, SKIP, reserve_for
 
@@ -198,18 +199,14 @@ class ScoringState(NamedTuple):
 
 
 def run_queue_scoring(
-    work: Work, site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, waiting: WaitingJobs,
-    features: FeatureArrays, columns: Ints,
-    discipline: int, with_usage: bool, every: float, scorer: Scorer, weights: Floats,
-) -> int:  # fmt: skip
-    """Simulate any discipline; returns the row that the policy had no number for, or -1."""
-    scoring = ScoringState(
-        work, schedule, facts, waiting, features, new_expected(schedule.free[0] + 1),
-        new_starts(schedule.free[0] + 1, 2 * schedule.free[0] + 1), columns,
-        len(columns) > 0 and columns.max() >= FIRST_CODE, with_usage, np.zeros(len(waiting.usage)),
-        np.full(1, -1, np.int64), np.full(1, np.inf), np.zeros(1, np.int64), np.full(1, -1, np.int64),
-    )  # fmt: skip
-    later = on_copy(site)
+    scoring: ScoringState, site: Site, later: Site, clock: Clock, rules: Rules, scorer: Scorer, weights: Floats
+) -> int:
+    """Simulate any discipline; returns the row that the policy had no number for, or -1.
+
+    `later` is a site like `site` with counts of its own.
+    """
+    work, schedule, facts, waiting = scoring.work, scoring.schedule, scoring.facts, scoring.waiting
+    discipline = rules.discipline
     stepwise = discipline in (COMMIT, EASY_SHADOW)
     while True:
         now = next_instant(clock, work, schedule, site.pool.idle, stepwise)
@@ -218,21 +215,21 @@ def run_queue_scoring(
         for i in range(clock.counts[0]):
             row = clock.finished[i]
             expect_no_more(scoring.expected, schedule.start[row] + site.demand.estimate[row], row)
-        book_events(work, schedule, clock, facts, waiting, with_usage, now)
-        if not is_time_to_plan(clock, now, waiting.counts[4] > 0, every) or waiting.counts[0] == 0:
+        book_events(work, schedule, clock, facts, waiting, scoring.with_usage, now)
+        if not is_time_to_plan(clock, now, waiting.counts[4] > 0, rules.every) or waiting.counts[0] == 0:
             continue
         if (scoring.chosen[0] >= 0 or not stepwise) and not asks_for_at_most(schedule.free[0], waiting.waiting_of):
             continue
         scoring.begun[0] = 0
-        salt = plan_salt(site, facts.numbers[2], facts.numbers[1])
-        site = Site(site.demand, site.pool, site.code, salt, site.fine, site.tasks, site.parts)
+        site = for_plan(site, facts.numbers[2], facts.numbers[1])
         head = _keep_head(scoring, site, now) if stepwise else -1
         if head < 0:
             head = _begin_best(scoring, site, discipline, scorer, weights, now)
             if stepwise and head >= 0:
                 _choose(scoring, site, head)
         if discipline == CONSERVATIVE:
-            waiting.near[: waiting.counts[0]] = waiting.rows[: waiting.counts[0]]
+            for i in range(waiting.counts[0]):
+                waiting.near[i] = waiting.rows[i]
             order = _by_number(waiting, waiting.counts[0])
             conserve(order, now, as_holders(scoring.expected, schedule.nodes, now), site, scoring.starts)
         elif discipline == EASY_SHADOW and head >= 0:
@@ -328,10 +325,10 @@ def _choose(scoring: ScoringState, site: Site, head: int) -> None:
 
 def _by_number(waiting: WaitingJobs, n: int) -> Ints:
     """The first n rows in `near` by number, ties by row."""
-    rows = np.sort(waiting.near[:n])
     for i in range(n):
-        waiting.near_keys[i] = waiting.keys[waiting.place[rows[i]]]
-    return rows[np.argsort(waiting.near_keys[:n], kind="mergesort")] if n > 1 else rows
+        waiting.near_keys[i] = waiting.keys[waiting.place[waiting.near[i]]]
+    sort_rows(waiting.near_keys, waiting.near, n, waiting.spare_keys, waiting.spare)
+    return waiting.near[:n]
 
 
 def _before_shadow(scoring: ScoringState, site: Site, now: float) -> None:
@@ -342,9 +339,11 @@ def _before_shadow(scoring: ScoringState, site: Site, now: float) -> None:
         row = waiting.rows[i]
         if row != scoring.chosen[0] and demand.gpus[row] <= free and now + demand.estimate[row] < scoring.shadow[0]:
             waiting.near[n] = row
+            waiting.near_keys[n] = row
             n += 1
     if n > 0:
-        fill(np.sort(waiting.near[:n]), False, NO_LIMIT, site, scoring.starts)
+        sort_rows(waiting.near_keys, waiting.near, n, waiting.spare_keys, waiting.spare)
+        fill(waiting.near[:n], False, NO_LIMIT, site, scoring.starts)
 
 
 def _behind(head: int, scoring: ScoringState, site: Site, later: Site, now: float) -> None:

@@ -8,7 +8,7 @@ the round. Loops in numba's subset.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from gpuyard.core.loops.pool import RANDOM, Flags, Floats, Ints, Pool, Site, sal
 class Ends(NamedTuple):
     time: Floats
     row: Ints
-    place: Ints  # where each row stands in the heap, -1 if it does not
+    place: Ints  # where each row stands in the heap, -1 if it does not; empty if only the first one ever leaves
     size: Ints  # one number
 
 
@@ -56,6 +56,15 @@ def add_end(ends: Ends, time: float, row: int) -> None:
     _rise(ends, ends.size[0] - 1, time, row)
 
 
+def remove_first_end(ends: Ends) -> None:
+    last = ends.size[0] - 1
+    ends.size[0] = last
+    if len(ends.place) > 0:
+        ends.place[ends.row[0]] = -1
+    if last > 0:
+        _sink(ends, 0, ends.time[last], ends.row[last])
+
+
 def remove_end(ends: Ends, row: int) -> None:
     i = ends.place[row]
     ends.place[row] = -1
@@ -78,7 +87,8 @@ def _before(time: float, row: int, other_time: float, other: int) -> bool:
 def _stand(ends: Ends, i: int, time: float, row: int) -> None:
     ends.time[i] = time
     ends.row[i] = row
-    ends.place[row] = i
+    if len(ends.place) > 0:
+        ends.place[row] = i
 
 
 def _rise(ends: Ends, i: int, time: float, row: int) -> None:
@@ -104,6 +114,43 @@ def _sink(ends: Ends, i: int, time: float, row: int) -> None:
     _stand(ends, i, time, row)
 
 
+def sort_rows(keys: Any, rows: Ints, n: int, spare_keys: Any, spare_rows: Ints) -> None:
+    """Sort the first n rows by key, ties by row: stretches that are sorted already are merged, two by two."""
+    stretches = 2
+    while stretches > 1:
+        stretches = 0
+        begin = 0
+        while begin < n:
+            middle = _sorted_until(keys, rows, begin, n)
+            end = _sorted_until(keys, rows, middle, n)
+            if end > middle:
+                _merge(keys, rows, begin, middle, end, spare_keys, spare_rows)
+            begin = end
+            stretches += 1
+
+
+def _sorted_until(keys: Any, rows: Ints, begin: int, n: int) -> int:
+    i = begin + 1
+    while i < n and _before(keys[i - 1], rows[i - 1], keys[i], rows[i]):
+        i += 1
+    return min(i, n)
+
+
+def _merge(keys: Any, rows: Ints, begin: int, middle: int, end: int, spare_keys: Any, spare_rows: Ints) -> None:
+    for i in range(begin, middle):
+        spare_keys[i] = keys[i]
+        spare_rows[i] = rows[i]
+    at, left, right = begin, begin, middle
+    while left < middle:
+        if right < end and _before(keys[right], rows[right], spare_keys[left], spare_rows[left]):
+            keys[at], rows[at] = keys[right], rows[right]
+            right += 1
+        else:
+            keys[at], rows[at] = spare_keys[left], spare_rows[left]
+            left += 1
+        at += 1
+
+
 class Work(NamedTuple):
     submit: Floats
     run: Floats
@@ -123,6 +170,12 @@ class Schedule(NamedTuple):
     gpus: Ints
     nodes: Ints
     done: Ints  # one number: jobs that are done, for the progress bar
+
+
+class Rules(NamedTuple):
+    discipline: int
+    seed: int
+    every: float  # seconds from round to round; 0: a plan whenever something happens
 
 
 class Expected(NamedTuple):
@@ -260,7 +313,13 @@ def _give_lowest(schedule: Schedule, begin: int, end: int, node: int) -> int:
 
 
 def _give_on_many(schedule: Schedule, begin: int, nodes: Ints) -> None:
-    nodes = np.sort(nodes)
+    nodes = nodes.copy()
+    for i in range(1, len(nodes)):  # sort: they come in few stretches
+        n, j = nodes[i], i
+        while j > 0 and nodes[j - 1] > n:
+            nodes[j] = nodes[j - 1]
+            j -= 1
+        nodes[j] = n
     i = 0
     while i < len(nodes):
         j = i + 1
@@ -280,8 +339,6 @@ def take_gpus(schedule: Schedule, row: int) -> None:
         schedule.pool.tenants[gpu] = 0
         schedule.lowest[node] = min(schedule.lowest[node], gpu)
     schedule.free[0] += schedule.offset[row + 1] - schedule.offset[row]
-    if schedule.ends.place[row] >= 0:
-        remove_end(schedule.ends, row)
 
 
 def run_from(schedule: Schedule, row: int, now: float, until: float) -> None:
@@ -298,9 +355,10 @@ def asks_for_at_most(most: int, waiting_of: Ints) -> bool:
     return k <= most and k < len(waiting_of)
 
 
-def plan_salt(site: Site, seed: int, begun: int) -> int:
-    """The salt of random placement in one plan: it draws again after every start."""
-    return salted(seed, begun) if site.code == RANDOM else 0
+def for_plan(site: Site, seed: int, begun: int) -> Site:
+    """The site with the salt of random placement in one plan: it draws again after every start."""
+    salt = salted(seed, begun) if site.code == RANDOM else 0
+    return Site(site.demand, site.pool, site.code, salt, site.fine, site.tasks, site.parts)
 
 
 class Pieces(NamedTuple):
@@ -335,13 +393,9 @@ def add_piece(pieces: Pieces, schedule: Schedule, row: int, start: float, end: f
 
 
 def longer(pieces: Pieces) -> Pieces:
-    return Pieces(
-        np.concatenate((pieces.row, pieces.row)),
-        np.concatenate((pieces.start, pieces.start)),
-        np.concatenate((pieces.end, pieces.end)),
-        np.concatenate((pieces.gpus, pieces.gpus)),
-        pieces.sizes,
-    )
+    """The same with twice the room."""
+    twice: list[Any] = [np.concatenate((values, values)) for values in pieces[:4]]
+    return Pieces(*twice, pieces.sizes)
 
 
 class Clock(NamedTuple):
@@ -368,6 +422,7 @@ def next_instant(clock: Clock, work: Work, schedule: Schedule, idle: Ints, stepw
         return now
     while next_end(schedule.ends) == now:
         done = schedule.ends.row[0]
+        remove_first_end(schedule.ends)
         take_gpus(schedule, done)
         add_gpus(idle, schedule.nodes[schedule.offset[done] : schedule.offset[done + 1]], 1)
         schedule.end[done] = now

@@ -16,62 +16,32 @@ import numpy as np
 
 from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, backfill, fill, new_starts, shadow_time, wait_for
 from gpuyard.core.loops.conservative import conserve
-from gpuyard.core.loops.pool import Demand, Floats, Ints, Site, on_copy
+from gpuyard.core.loops.pool import Demand, Floats, Ints, Site, copy_counts
 from gpuyard.sim.kernel.schedule import (
     Clock,
     Expected,
+    Rules,
     Schedule,
     Work,
     as_holders,
     expect,
     expect_no_more,
+    for_plan,
     give_gpus,
     is_any_late,
     is_time_to_plan,
     new_expected,
     next_instant,
-    plan_salt,
     put_off,
     run_from,
+    sort_rows,
 )
 
 _LOWEST = np.array(
-    [
-        0,
-        1,
-        28,
-        2,
-        29,
-        14,
-        24,
-        3,
-        30,
-        22,
-        20,
-        15,
-        25,
-        17,
-        4,
-        8,
-        31,
-        27,
-        13,
-        23,
-        21,
-        19,
-        16,
-        7,
-        26,
-        12,
-        18,
-        6,
-        11,
-        5,
-        10,
-        9,
-    ],
+    [0, 1, 28, 2, 29, 14, 24, 3, 30, 22, 20, 15, 25, 17, 4, 8,
+     31, 27, 13, 23, 21, 19, 16, 7, 26, 12, 18, 6, 11, 5, 10, 9],
     dtype=np.int64,
-)
+)  # fmt: skip
 """The lowest bit of a word, by a product with a de Bruijn number (Leiserson, Prokop & Randall 1998)."""
 
 
@@ -92,13 +62,18 @@ class Order(NamedTuple):
 NONE = 2**62
 
 
-def new_order(rank: Ints, gpus: Ints) -> Order:
-    size, set_of = np.unique(gpus, return_inverse=True)
-    row_at = np.lexsort((rank, set_of))
-    counts = np.bincount(set_of, minlength=len(size))
+def new_order(by_rank: Ints, gpus: Ints) -> Order:
+    sizes = np.bincount(gpus)
+    size = np.flatnonzero(sizes)
+    counts = sizes[size]
+    set_of = (np.cumsum(sizes > 0) - 1)[gpus]
+    small = np.uint16 if len(size) < 2**16 else np.int64  # small numbers are sorted much faster
+    row_at = by_rank[np.argsort(set_of[by_rank].astype(small), kind="stable")]
     begin = np.cumsum(counts) - counts
-    at = np.empty(len(rank), dtype=np.int64)
-    at[row_at] = np.arange(len(rank)) - begin[set_of[row_at]]
+    numbers = np.arange(len(by_rank))
+    at, rank = np.empty_like(numbers), np.empty_like(numbers)
+    at[row_at] = numbers - np.repeat(begin, counts)
+    rank[by_rank] = numbers
     depth = 1
     while 32**depth < len(rank):
         depth += 1
@@ -200,51 +175,60 @@ def new_notes() -> Notes:
 
 
 def run_in_order(
-    work: Work, order: Order, site: Site, schedule: Schedule, clock: Clock, discipline: int, seed: int, every: float
+    work: Work, order: Order, site: Site, schedule: Schedule, clock: Clock, starts: Starts, notes: Notes, rules: Rules
 ) -> None:
-    starts = new_starts(schedule.free[0] + 1, 2 * schedule.free[0] + 1)
-    notes = new_notes()
     idle, counts, stuck = site.pool.idle, clock.counts, notes.stuck
     while True:
-        now = next_instant(clock, work, schedule, idle, discipline == COMMIT)
+        now = next_instant(clock, work, schedule, idle, rules.discipline == COMMIT)
         if now == np.inf:
             return
         if counts[0] > 0:
             stuck[0] = -1
+        if order.waiting[0] == 0 and counts[2] == counts[1] + 1 and rules.every == 0:
+            # A job that comes alone, as most do, need not queue if there is room.
+            row, here = counts[1], for_plan(site, rules.seed, notes.begun[0])
+            if not work.rejected[row] and _start_one(row, work, order, here, schedule, starts, notes, rules, now) == 1:
+                continue
         eventful = _arrived(clock, work, order, schedule) or counts[0] > 0
-        if is_time_to_plan(clock, now, eventful, every):
-            _plan_in_order(work, order, site, schedule, starts, notes, discipline, seed, now)
+        if is_time_to_plan(clock, now, eventful, rules.every):
+            _plan_in_order(work, order, for_plan(site, rules.seed, notes.begun[0]), schedule, starts, notes, rules, now)
 
 
 def _plan_in_order(
-    work: Work, order: Order, site: Site, schedule: Schedule, starts: Starts, notes: Notes, discipline: int, seed: int,
-    now: float,
-) -> None:  # fmt: skip
-    site = Site(
-        site.demand, site.pool, site.code, plan_salt(site, seed, notes.begun[0]), site.fine, site.tasks, site.parts
-    )
-    limit = NO_LIMIT
+    work: Work, order: Order, site: Site, schedule: Schedule, starts: Starts, notes: Notes, rules: Rules, now: float
+) -> None:
+    discipline, limit = rules.discipline, NO_LIMIT
     while order.waiting[0] > 0:
         most = min(limit - 1, schedule.free[0]) if discipline == SKIP else NONE
         row = notes.head[0] if notes.head[0] >= 0 else first_row(order, most)
         if row < 0 or row == notes.stuck[0]:
             break
-        if site.demand.gpus[row] <= schedule.free[0]:
-            starts.size[0] = 0
-            at = order.begin[order.set_of[row]] + order.at[row]
-            limit = fill(order.row_at[at : at + 1], discipline != SKIP, limit, site, starts)
-            if starts.size[0] > 0:
-                notes.begun[0] += 1
-                notes.head[0] = -1
-                take_out(order, row)
-                give_gpus(schedule, row, starts.bins[: starts.ends[0]], site.code, site.salt)
-                run_from(schedule, row, now, now + work.run[row])
-                continue
+        if _start_one(row, work, order, site, schedule, starts, notes, rules, now) == 1:
+            notes.head[0] = -1
+            take_out(order, row)
+            continue
+        limit = site.demand.gpus[row]
         if discipline == COMMIT:
             notes.head[0] = row
         if discipline != SKIP:
             notes.stuck[0] = row
             break
+
+
+def _start_one(
+    row: int, work: Work, order: Order, site: Site, schedule: Schedule, starts: Starts, notes: Notes, rules: Rules,
+    now: float,
+) -> int:  # fmt: skip
+    """Start a job if there is room; returns how many were started."""
+    starts.size[0] = 0
+    if site.demand.gpus[row] <= schedule.free[0]:
+        at = order.begin[order.set_of[row]] + order.at[row]
+        fill(order.row_at[at : at + 1], True, NO_LIMIT, site, starts)
+        if starts.size[0] > 0:
+            notes.begun[0] += 1
+            give_gpus(schedule, row, starts.bins[: starts.ends[0]], site.code, site.salt)
+            run_from(schedule, row, now, now + work.run[row])
+    return starts.size[0]
 
 
 def _arrived(clock: Clock, work: Work, order: Order, schedule: Schedule) -> bool:
@@ -273,16 +257,27 @@ def _begin(
     starts.size[0] = 0
 
 
+class BackfillState(NamedTuple):
+    starts: Starts
+    expected: Expected
+    found: Ints  # rows that may be started behind the head
+    ranks: Ints  # room for their ranks, and to sort
+    spare_rows: Ints
+    spare_ranks: Ints
+
+
+def new_backfill_state(gpus: int, rows: int) -> BackfillState:
+    room = (np.empty(rows, dtype=np.int64) for _ in range(4))
+    return BackfillState(new_starts(gpus + 1, 2 * gpus + 1), new_expected(gpus + 1), *room)
+
+
 def run_backfilling(
-    work: Work, order: Order, site: Site, schedule: Schedule, clock: Clock, discipline: int, seed: int, every: float
-) -> None:
-    starts = new_starts(schedule.free[0] + 1, 2 * schedule.free[0] + 1)
-    expected = new_expected(schedule.free[0] + 1)
-    by_rank = np.empty(len(order.rank), dtype=np.int64)
-    by_rank[order.rank] = np.arange(len(order.rank))
-    found = np.empty(len(order.rank), dtype=np.int64)
+    work: Work, order: Order, site: Site, later: Site, schedule: Schedule, clock: Clock, state: BackfillState,
+    rules: Rules,
+) -> None:  # fmt: skip
+    """Simulate EASY and the like; `later` is a site like `site` with counts of its own."""
+    starts, expected, found, discipline = state.starts, state.expected, state.found, rules.discipline
     begun, head, stuck, shadow, extra = 0, -1, -1, np.inf, 0
-    later = on_copy(site)
     known = 0  # rows before this one were refused under the present reservation, and would be again unless a job starts
     while True:
         now = next_instant(clock, work, schedule, site.pool.idle, discipline == EASY_SHADOW)
@@ -293,9 +288,9 @@ def run_backfilling(
             expect_no_more(expected, schedule.start[row] + site.demand.estimate[row], row)
             known, stuck = 0, -1
         eventful = _arrived(clock, work, order, schedule) or clock.counts[0] > 0
-        if not is_time_to_plan(clock, now, eventful, every):
+        if not is_time_to_plan(clock, now, eventful, rules.every):
             continue
-        site = Site(site.demand, site.pool, site.code, plan_salt(site, seed, begun), site.fine, site.tasks, site.parts)
+        site = for_plan(site, rules.seed, begun)
         if discipline != CONSERVATIVE:
             kept = head if discipline == EASY_SHADOW else -1
             top = _start_heads(kept, stuck, starts, order, expected, work, site, schedule, now)
@@ -310,12 +305,15 @@ def run_backfilling(
         if schedule.free[0] < smallest(order) or (order.waiting[0] < 2 and discipline != CONSERVATIVE):
             continue
         if discipline == CONSERVATIVE:
-            n = _candidates(order, NONE, -1, 0.0, np.inf, NONE, site.demand.estimate, by_rank, found)
+            n = _candidates(order, NONE, -1, 0.0, np.inf, NONE, site.demand.estimate, state)
             conserve(found[:n], now, as_holders(expected, schedule.nodes, now), site, starts)
         elif discipline == EASY_SHADOW:
             latest = np.nextafter(shadow, -np.inf)  # done before the shadow time, not at it
-            n = _candidates(order, schedule.free[0], head, now, latest, 0, site.demand.estimate, by_rank, found)
-            fill(np.sort(found[:n]), False, NO_LIMIT, site, starts)
+            n = _candidates(order, schedule.free[0], head, now, latest, 0, site.demand.estimate, state)
+            for i in range(n):
+                state.ranks[i] = found[i]  # first come, first served
+            sort_rows(state.ranks, found, n, state.spare_ranks, state.spare_rows)
+            fill(found[:n], False, NO_LIMIT, site, starts)
         else:
             if known == 0 or is_any_late(expected, now):
                 shadow = reserve_for(head, expected, schedule.nodes, now, site, later)
@@ -323,7 +321,7 @@ def run_backfilling(
                 known = 0
             if known > 0 and not _may_be_new(known, clock.counts[2], work, schedule, now, shadow, extra, site.demand):
                 continue
-            n = _candidates(order, schedule.free[0], head, now, shadow, extra, site.demand.estimate, by_rank, found)
+            n = _candidates(order, schedule.free[0], head, now, shadow, extra, site.demand.estimate, state)
             known = clock.counts[2]
             backfill(found[:n], head, shadow, later, now, site, starts)
         if starts.size[0] > 0:
@@ -359,8 +357,7 @@ def _start_heads(
 
 def reserve_for(head: int, expected: Expected, nodes: Ints, now: float, site: Site, later: Site) -> float:
     """`core.loops.backfill.reserve`, on a site that exists already."""
-    for n in range(len(site.pool.idle)):
-        later.pool.idle[n] = site.pool.idle[n]
+    copy_counts(site.pool.idle, later.pool.idle)
     first, last = expected.span[0], expected.span[1]
     until = expected.until[first:last]
     if is_any_late(expected, now):
@@ -371,14 +368,11 @@ def reserve_for(head: int, expected: Expected, nodes: Ints, now: float, site: Si
 
 
 def _candidates(
-    order: Order, most: int, head: int, now: float, shadow: float, extra: int, estimate: Floats, by_rank: Ints,
-    found: Ints,
-) -> int:  # fmt: skip
+    order: Order, most: int, head: int, now: float, shadow: float, extra: int, estimate: Floats, state: BackfillState
+) -> int:
     """Write, by rank, the waiting rows of at most `most` GPUs that end by the shadow time, or are small enough to stay
     beside it; returns how many."""
-    size = 0
-    last = -1
-    sorted_already = True
+    found, ranks, n = state.found, state.ranks, 0
     for s in range(len(order.size)):
         if order.size[s] > most:
             break
@@ -386,20 +380,12 @@ def _candidates(
         row = order.front[s]
         while row >= 0:
             if (small or now + estimate[row] <= shadow) and row != head:
-                sorted_already = sorted_already and order.rank[row] > last
-                last = order.rank[row]
-                found[size] = last
-                size += 1
+                found[n] = row
+                ranks[n] = order.rank[row]
+                n += 1
             row = next_row(order, s, row)
-    if not sorted_already:
-        _sort_numbers(found, size)
-    for i in range(size):
-        found[i] = by_rank[found[i]]
-    return size
-
-
-def _sort_numbers(numbers: Ints, n: int) -> None:
-    numbers[:n].sort()
+    sort_rows(ranks, found, n, state.spare_ranks, state.spare_rows)
+    return n
 
 
 def _may_be_new(
