@@ -71,18 +71,28 @@ def _site_at(profile: Profile, site: Site, i: int) -> Site:
 
 
 def _window(profile: Profile, site: Site, begin: int, end: int) -> Site:
-    pool = copy_pool(_site_at(profile, site, begin).pool)
+    window = Site(
+        site.demand, copy_pool(_site_at(profile, site, begin).pool), site.code, site.salt, site.fine, site.tasks,
+        site.parts,
+    )  # fmt: skip
     for j in range(begin + 1, end):
-        pool.idle[:] = np.minimum(pool.idle, profile.idle[j])
-        if site.fine:
-            pool.tenants[:] = np.maximum(pool.tenants, profile.tenants[j])
-            pool.memory[:] = np.minimum(pool.memory, profile.memory[j])
-            pool.compute[:] = np.minimum(pool.compute, profile.compute[j])
-            pool.cpus[:] = np.minimum(pool.cpus, profile.cpus[j])
-            pool.host[:] = np.minimum(pool.host, profile.host[j])
+        narrow(window, _site_at(profile, site, j).pool)
+    return window
+
+
+def narrow(site: Site, other: Pool) -> None:
+    """Leave of a site's free capacity what is free in another pool of the cluster as well."""
+    pool = site.pool
     if site.fine:
+        pool.tenants[:] = np.maximum(pool.tenants, other.tenants)
+        pool.memory[:] = np.minimum(pool.memory, other.memory)
+        pool.compute[:] = np.minimum(pool.compute, other.compute)
+        pool.cpus[:] = np.minimum(pool.cpus, other.cpus)
+        pool.host[:] = np.minimum(pool.host, other.host)
         pool.idle[:] = np.bincount(pool.node[pool.tenants == 0], minlength=len(pool.idle))
-    return Site(site.demand, pool, site.code, site.salt, site.fine, site.tasks)
+        return
+    for n in range(len(pool.idle)):
+        pool.idle[n] = min(pool.idle[n], other.idle[n])
 
 
 def earliest(row: int, profile: Profile, site: Site) -> tuple[int, Ints]:
