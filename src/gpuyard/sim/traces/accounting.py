@@ -254,10 +254,10 @@ def _add_sacct(jobs: Gathered, line: int, row: _Row, labels: tuple[str, ...], se
     if "." in job:
         return  # a step of the job: its resources are the job's
     wanted = _resources(row)
-    if not wanted.gpus:
-        jobs.drop(NO_GPUS)
-    elif row.start in ("Unknown", "None") or unknown(row.submit):
+    if _never_ran(row, seconds):
         jobs.drop(NEVER_RAN)
+    elif not wanted.gpus:
+        jobs.drop(NO_GPUS)
     elif row.end == "Unknown" or _state(row.state) in _UNENDED:
         jobs.drop(STILL_THERE)
     elif not (run := _run(row, seconds)):
@@ -266,6 +266,12 @@ def _add_sacct(jobs: Gathered, line: int, row: _Row, labels: tuple[str, ...], se
         priority = 0.0 if unknown(row.priority) else value(row.priority, "Priority")
         numbers = seconds(row.submit), run, wanted.gpus, _limit(row), priority, wanted.cpus, wanted.memory
         jobs.add(line, job, numbers, labels, row.user, wanted.models)
+
+
+def _never_ran(row: _Row, seconds: Callable[[str], float]) -> bool:
+    """Whether a job left the queue before it got anything; what it asked for need not be in the file."""
+    never_started = row.start in ("Unknown", "None") or unknown(row.submit)
+    return never_started or not (row.alloctres or row.allocgres or _run(row, seconds))
 
 
 def _state(text: str) -> str:
