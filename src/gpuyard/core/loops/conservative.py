@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
 from gpuyard.core.loops.placement import claim, place, release
-from gpuyard.core.loops.pool import EMPTY, Floats, Ints, Pool, Site, copy_pool, on_copy, takes_any
+from gpuyard.core.loops.pool import EMPTY, Floats, Ints, Pool, Site, copy_pool, on_copy, restore, takes_any
 
 
 class Profile(NamedTuple):
@@ -49,12 +49,7 @@ def new_profile(now: float, holders: Holders, site: Site) -> Profile:
             h += 1
         profile.idle[i] = current.pool.idle
         if site.fine:
-            profile.tenants[i] = current.pool.tenants
-            profile.memory[i] = current.pool.memory
-            profile.compute[i] = current.pool.compute
-            profile.kind[i] = current.pool.kind
-            profile.cpus[i] = current.pool.cpus
-            profile.host[i] = current.pool.host
+            restore(_site_at(profile, site, i).pool, current.pool)
     return profile
 
 
