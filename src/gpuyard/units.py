@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import signal
+from collections.abc import Callable, Sequence
 
 from gpuyard.errors import UserError
 
@@ -85,6 +86,14 @@ def format_size(size: float) -> str:
         if abs(size) >= _SIZES[unit]:
             return f"{size / _SIZES[unit]:.4g}{unit}"
     return f"{size:.4g}"
+
+
+def format_interval(value: float, ends: Sequence[float], show: Callable[[float], str], *, share: bool = False) -> str:
+    """`± 5m`; `(4m to 9m)` where the value is not in the middle, and of shares, whose ± could be of the share."""
+    below, above = value - ends[0], ends[1] - value
+    if share or not math.isclose(below, above, rel_tol=1e-6):
+        return f"({show(ends[0])} to {show(ends[1])})"
+    return f"± {show(above)}"
 
 
 def format_duration(seconds: float) -> str:

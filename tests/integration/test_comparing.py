@@ -38,8 +38,11 @@ def test_compare_with_windows_seeds_and_schedules(tmp_path: Path) -> None:
     assert "jct_mean_ci" not in by_policy["fcfs"]
     assert "±" in (tmp_path / "r" / "report.html").read_text()
     shown = gpuyard(*common, "--windows", "2", cwd=tmp_path).stdout
-    assert "means over 2 windows" in shown
-    assert "±" in shown
+    assert "means over 2 windows, too few for confidence intervals" in " ".join(shown.split())
+    assert "±" not in shown.replace("± 95 % confidence", "")
+    shown = gpuyard(*common, "--windows", "3", cwd=tmp_path).stdout
+    assert "means over 3 windows, ± 95 % confidence" in " ".join(shown.split())
+    assert " ± " in shown.replace("± 95 % confidence", "")
     done = gpuyard(*common, "--out", "s", "--schedules", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "s" / "lottery" / "jobs.csv").read_text().splitlines()) > 40
@@ -118,3 +121,33 @@ def test_a_mistake_in_a_sweep(arguments: list[str], told: str, four: Path, tmp_p
     assert done.returncode == 2
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare", "sweep"])
+def test_it_is_an_error_where_every_job_is_rejected(command: str, tmp_path: Path) -> None:
+    (tmp_path / "w.csv").write_text("job,submit,run,gpus\nwide,0,5,9\nwider,1,5,10\n")
+    where = ("--vary", "gpus=4,8") if command == "sweep" else ("--gpus", "8")
+    done = gpuyard(command, "w.csv", *where, "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "gpuyard: error: every job was rejected" in done.stderr
+    found = json.loads(done.stdout)  # what is known is still told
+    assert [row["rejected"] for row in found.get("results", [found])][:1] == [2]
+    if command != "sweep":
+        assert "job wide wants 9 GPUs, the cluster has 8" in done.stderr
+
+
+def test_one_job_that_runs_is_enough(tmp_path: Path) -> None:
+    (tmp_path / "w.csv").write_text("job,submit,run,gpus,deadline\nwide,0,5,9,3\nb,0,5,1,3\n")
+    done = gpuyard("simulate", "w.csv", "--gpus", "8", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "deadlines    2 missed; tardiness 2s on average, 2s at most" in done.stdout
+    ranked = gpuyard("sweep", "w.csv", "--vary", "gpus=4,16", "--metric", "deadline_missed", cwd=tmp_path)
+    assert ranked.returncode == 0, ranked.stderr
+
+
+def test_nodes_need_both_numbers(four: Path, tmp_path: Path) -> None:
+    for arguments in (("simulate", four, "--nodes", "4"), ("trace", "info", four, "--nodes", "4"),
+                      ("sweep", four, "--vary", "nodes=4,8")):  # fmt: skip
+        done = gpuyard(*arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "write 4x8 for 4 nodes of 8 GPUs, or 1x4 for one node of 4" in done.stderr

@@ -13,8 +13,9 @@ import numpy as np
 
 from gpuyard.core.draft import Draft, DraftSite, overdue_end_soon, reserve
 from gpuyard.core.loops import backfill as d
-from gpuyard.core.loops.conservative import conserve
-from gpuyard.core.loops.pool import BYTE, SLACK, Flags, Floats, Ints, counts_host, mix
+from gpuyard.core.loops.conservative import conserve, narrow
+from gpuyard.core.loops.placement import claim, place
+from gpuyard.core.loops.pool import BYTE, SLACK, Flags, Floats, Ints, counts_host, mix, on_copy
 
 _SMALL = 24  # below this, sorting everything is as cheap as looking for the smallest
 
@@ -218,13 +219,29 @@ def _backfilled(draft: Draft, row: int, head: int, shadow: float, then: DraftSit
     spot = draft.draft_site.spot(row)
     if not len(spot):
         return _Outcome.NO_ROOM
-    if draft.snapshot.now + draft.demand.estimate[row] > shadow:
-        then.claim(row, spot)
-        if not then.fits(head):
-            then.release(row, spot)
+    if draft.snapshot.now + draft.demand.estimate[row] > shadow and not _stays_beside(then, head, row, spot):
+        spot = _spot_beside(draft, row, head, then)
+        if not len(spot) or not _stays_beside(then, head, row, spot):
             return _Outcome.IN_THE_WAY
     draft.take(row, spot)
     return _Outcome.STARTED
+
+
+def _stays_beside(then: DraftSite, head: int, row: int, spot: Ints) -> bool:
+    """Claim a spot at the time of the head's reservation, if the head still fits then."""
+    then.claim(row, spot)
+    if then.fits(head):
+        return True
+    then.release(row, spot)
+    return False
+
+
+def _spot_beside(draft: Draft, row: int, head: int, then: DraftSite) -> Ints:
+    """The best spot for a job in what is free now and stays free beside the head; empty where there is none."""
+    reserved, free = on_copy(then.site), on_copy(draft.site)
+    claim(reserved, head, then.spot(head))
+    narrow(free, reserved.pool)
+    return place(free, row)
 
 
 def _beside(draft: Draft, head: int, order: Ints) -> None:

@@ -137,11 +137,11 @@ class Cluster:
 
     @classmethod
     def parse(cls, text: str, memory: float = DEFAULT_GPU_MEMORY) -> Cluster:
-        """`4x8` is 4 nodes of 8 GPUs; `4x8,2x4` adds two smaller ones."""
+        """`4x8` is 4 nodes of 8 GPUs; `4x8,2x4` adds two smaller ones; `4` is one node of 4 GPUs."""
         nodes: list[int] = []
         for part in text.replace(",", " ").split():
-            count, cross, size = part.lower().partition("x")
-            if not (cross and count.isdigit() and size.isdigit()) or int(count) < 1 or int(size) < 1:
+            count, _, size = (part if "x" in part.lower() else f"1x{part}").lower().partition("x")
+            if not (count.isdecimal() and size.isdecimal()) or int(count) < 1 or int(size) < 1:
                 raise UserError(f"'{text}' is not a cluster; write for example 4x8 for 4 nodes of 8 GPUs")
             if int(count) * int(size) > MOST_GPUS:
                 raise UserError(f"'{text}' has more than {MOST_GPUS:,} GPUs, which is more than can be simulated")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
@@ -47,6 +48,10 @@ LEARNED = "learned:"  # before the file that a trained policy is in
 
 class PolicyError(UserError):
     """This function cannot be used as a policy."""
+
+
+postponed = ContextVar("postponed", default=False)
+"""Whether `@policy` leaves an error in place of a policy with a mistake, so that others of its file can be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +222,16 @@ def policy(
 ) -> Callable[[Callable[..., Any]], Policy]: ...
 def policy(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Decorator: the function is an ordering of the queue, its parameters name columns."""
-    if function is not None:
-        return define(function)
-    return lambda f: define(f, **options)
+    return _defined(function) if function is not None else lambda f: _defined(f, **options)
+
+
+def _defined(function: Callable[..., Any], **options: Any) -> Policy | PolicyError:
+    try:
+        return define(function, **options)
+    except PolicyError as error:
+        if not postponed.get():
+            raise
+        return error
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Any
 
 import gpuyard
-from gpuyard.units import format_duration, format_number
+from gpuyard.units import format_duration, format_interval, format_number
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#23272e;--soft:#5d6673;--line:#dde1e7;--page:#fff;--card:#f6f7f9;
@@ -257,6 +257,7 @@ def _cell(column: Column, row: dict[str, Any], best: float) -> str:
     if ends is not None and ends[1] > ends[0]:
         hint = f"{hint}; " if hint else ""
         hint += f"with 95% confidence from {format_number(ends[0])} to {format_number(ends[1])}"
-        sure = f"<small>± {text_of((ends[1] - ends[0]) / 2, column.kind)}</small>"
+        interval = format_interval(value, ends, lambda end: text_of(end, column.kind), share=column.kind == "percent")
+        sure = f"<small>{interval}</small>"
     title = f' title="{hint}"' if hint else ""
     return f'<td data-v="{format_number(value)}"{mark}{title}>{text_of(value, column.kind)}{sure}</td>'

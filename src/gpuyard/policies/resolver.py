@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpuyard.core.planner import OrderedPlanner, ordered
 from gpuyard.core.policies import ALIASES, POLICIES
-from gpuyard.core.policy import LEARNED, Policy, Spec, define, parse_spec
+from gpuyard.core.policy import LEARNED, Policy, PolicyError, Spec, define, parse_spec, postponed
 from gpuyard.errors import UserError, suggest
 
 
@@ -96,6 +96,7 @@ def load_policy(path: Path, function: str) -> Policy:
         raise UserError(f"{path} cannot be loaded as a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    before = postponed.set(True)
     try:
         spec.loader.exec_module(module)
     except UserError as error:
@@ -103,10 +104,14 @@ def load_policy(path: Path, function: str) -> Policy:
     except (Exception, SystemExit) as error:  # whatever a user's file may raise is the user's to mend
         what = error.msg if isinstance(error, SyntaxError) else error
         raise UserError(f"{_location_of(error, path)}: {type(error).__name__}: {what}") from None
+    finally:
+        postponed.reset(before)
     found = getattr(module, function.replace("-", "_"), None)
     if found is None:
-        names = [n for n, value in vars(module).items() if isinstance(value, Policy) or callable(value)]
+        names = [n for n, value in vars(module).items() if isinstance(value, Policy | PolicyError) or callable(value)]
         raise UserError(f"{path} has no policy '{function}'{suggest(function, names)}")
+    if isinstance(found, PolicyError):
+        raise UserError(f"{path}: {found}")
     if not isinstance(found, Policy):
         if not callable(found):
             raise UserError(f"{function} in {path} is not a function")

@@ -64,6 +64,8 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 RANKED_BY = "jct_mean"
+FEWEST = 3
+"""Runs that an interval needs. Of two it would be 12.7 times as wide as they are apart, and say nothing."""
 _COUNTS = ("jobs", "completed", "rejected")
 _SETTINGS = ("gpus", "quantum", "restart_cost", "round", "seed")
 
@@ -92,6 +94,10 @@ class Comparison:
     @property
     def repeated(self) -> bool:
         return self.seeds > 1 or len(self.windows) > 1
+
+    @property
+    def with_intervals(self) -> bool:
+        return max(self.seeds, len(self.windows)) >= FEWEST
 
 
 def compare(
@@ -218,11 +224,17 @@ def means(rows: Sequence[dict[str, Any]], repeats: int) -> dict[str, Any]:
         elif len(values) > 1:
             ends = interval(values)
             found[key] = ends.mean
-            if key != "jobs_per_second":
-                found[f"{key}_ci"] = [ends.low, ends.high]
+            if key != "jobs_per_second" and len(values) >= FEWEST:
+                found[f"{key}_ci"] = _possible(key, ends)
         elif not isinstance(value, dict):
             found[key] = values[0] if values else None
     return found
+
+
+def _possible(key: str, ends: Interval) -> list[float]:
+    """The part of an interval in which the metric can be: t knows of no bounds, and shares are between 0 and 1."""
+    least, most = 1.0 if key.startswith("slowdown") else 0.0, 1.0 if key in ("utilization", "fairness") else math.inf
+    return [max(ends.low, least), min(ends.high, most)]
 
 
 def _failure(runs: Sequence[tuple[Task, Summary | Failure]]) -> str | None:
@@ -246,6 +258,7 @@ def _differences(ranked: Sequence[Summary], found: dict[str, list[tuple[Task, Su
         if len(gaps) > 1:
             ends = interval(gaps)
             summary.metrics[f"{RANKED_BY}_diff"] = ends.mean
+        if len(gaps) >= FEWEST:
             summary.metrics[f"{RANKED_BY}_diff_ci"] = [ends.low, ends.high]
 
 

@@ -18,9 +18,9 @@ from gpuyard.figures.files import write_atomically
 from gpuyard.figures.html_page import Column
 from gpuyard.figures.style import png_bytes, svg_bytes
 from gpuyard.sim import schedule_plots
-from gpuyard.sim.compare import Comparison
+from gpuyard.sim.compare import FEWEST, Comparison
 from gpuyard.sim.summary import Groups, Summary, baseline
-from gpuyard.units import format_duration, format_size
+from gpuyard.units import format_duration, format_interval, format_size
 
 COLUMNS = (
     Column(
@@ -47,6 +47,11 @@ COLUMNS = (
     Column("energy_kwh", "Energy kWh", "Estimated energy of all GPUs over the makespan.", "low"),
     Column("fairness", "Fairness", "How evenly users were served: 1 is even, lower is less so.", "high"),
     Column("preemptions", "Preempted", "Times that a running job was stopped for another.", "low", "count"),
+    Column("deadline_missed", "Missed", "Jobs that ended after their deadline or never ran.", "low", "count"),
+    Column(
+        "tardiness_mean", "Tardiness",
+        "How long after their deadline jobs ended, averaged over the completed jobs that have one.", "low", "duration",
+    ),
     Column("completed", "Done", "Jobs that ran to their end.", "high", "count"),
     Column("rejected", "Rejected", "Jobs that can never run on this cluster.", "low", "count"),
 )  # fmt: skip
@@ -169,7 +174,7 @@ def _answer(ranked: Sequence[dict[str, Any]]) -> str:
 
 def _with_interval(row: dict[str, Any], key: str) -> str:
     text, ends = format_duration(row[key]), row.get(f"{key}_ci")
-    return text if ends is None else f"{text} ± {format_duration((ends[1] - ends[0]) / 2)}"
+    return text if ends is None else f"{text} {format_interval(row[key], ends, format_duration)}"
 
 
 def _lead_over_second(timed: Sequence[dict[str, Any]]) -> str:
@@ -212,6 +217,8 @@ def cluster_text(cluster: Cluster) -> str:
 
 def _table(comparison: Comparison) -> str:
     repeated = " A number after ± is half of the 95% confidence interval of a mean." if comparison.repeated else ""
+    if comparison.repeated and not comparison.with_intervals:
+        repeated = f" Numbers are means; fewer than {FEWEST} runs give no confidence intervals."
     return (
         f"{html.heading('Policies, by mean job completion time')}\n"
         f'<p class="soft">The best value of a column is marked.{repeated} Click on a heading to sort by it; '

@@ -25,6 +25,8 @@ DEFINITIONS = {
     "energy_kwh": "idle power for all GPUs over the makespan, and the difference to busy power while jobs held them",
     "fairness": "Jain's index over users of their mean run / JCT: 1 is even; none where the trace names no users",
     "preemptions": "how often a running job was stopped to run again later",
+    "deadline_missed": "jobs that ended after their deadline or never ran; none where no job has a deadline",
+    "tardiness": "how long after its deadline a job ended, 0 if before it; over completed jobs that have one",
     "jobs_per_second": "jobs simulated per second of wall time, metrics included, reading not",
 }
 
@@ -72,6 +74,18 @@ def measure(result: Result, power: Power | None = None) -> dict[str, Any]:
         **_usage(result, makespan, power or Power()),
         "fairness": jain(by_user([trace.users[i] for i in done], run / jct)) if any(trace.users) else None,
         "preemptions": int(result.preemptions.sum()),
+        **_deadlines(result),
+    }
+
+
+def _deadlines(result: Result) -> dict[str, float | None]:
+    some = result.trace.deadline < np.inf
+    end, late = result.end[some], (result.end - result.trace.deadline)[some]  # nan: never ran
+    late = np.where(late <= 16 * np.spacing(np.abs(end)), 0.0, late)
+    tardiness = _spread("tardiness", late[~np.isnan(late)])
+    return {
+        "deadline_missed": int((late != 0).sum()) if len(late) else None,
+        **{key: tardiness[key] for key in ("tardiness_mean", "tardiness_max")},
     }
 
 

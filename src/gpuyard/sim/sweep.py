@@ -17,6 +17,7 @@ from gpuyard.sim.parallel import Failure, Task, Watch, run_all
 from gpuyard.sim.result import Result
 from gpuyard.sim.simulate import Options, parse_restart_cost, simulate
 from gpuyard.sim.trace import Trace
+from gpuyard.sim.traces.nodes import read_cluster
 from gpuyard.units import format_number, parse_duration
 
 MOST_POINTS = 1000
@@ -154,7 +155,7 @@ def _on_gpus(task: Task, text: str) -> Task:
 _WHERE: dict[str, Callable[[Task, str], Task]] = {
     "load": _at_load,
     "gpus": _on_gpus,
-    "nodes": lambda task, text: replace(task, cluster=Cluster.parse(text.replace("+", ","), task.cluster.memory)),
+    "nodes": lambda task, text: replace(task, cluster=read_cluster(text.replace("+", ","), task.cluster.memory)),
 }
 _HOW: dict[str, Callable[[Options, str], Options]] = {
     "quantum": lambda options, text: replace(options, quantum=parse_duration(text)),

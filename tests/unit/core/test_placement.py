@@ -278,10 +278,15 @@ def test_requests_that_make_no_sense(arguments: dict[str, object], message: str)
         Request(**arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", ["", "x", "4x", "x8", "0x8", "4x0", "-1x8", "4*8", "1.5x2"])
+@pytest.mark.parametrize("text", ["", "x", "4x", "x8", "0x8", "4x0", "-1x8", "4*8", "1.5x2", "0", "-4"])
 def test_clusters_that_make_no_sense(text: str) -> None:
     with pytest.raises(UserError, match="cluster"):
         Cluster.parse(text)
+
+
+def test_a_bare_number_is_one_node() -> None:
+    assert Cluster.parse("4") == Cluster((4,))
+    assert Cluster.parse("4,2x8").nodes == (4, 8, 8)
 
 
 def test_clusters() -> None:

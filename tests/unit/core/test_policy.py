@@ -328,3 +328,34 @@ def test_policy_that_breaks_while_it_runs(tmp_path: Path, body: str, message: st
     path = write(tmp_path, f"def f(estimate):\n    {body}\n")
     with pytest.raises(PolicyError, match=message):
         simulate(Trace.of([0, 0], [5, 5], [1, 1]), Cluster((1,)), f"{path}:f")
+
+
+MIXED = """\
+from gpuyard import policy
+
+@policy
+def good(submit):
+    return submit
+
+@policy
+def bad(sumbit):
+    return sumbit
+
+@policy(quantum=-1.0)
+def worse(submit):
+    return submit
+"""
+
+
+def test_a_bad_policy_does_not_hide_the_good_ones_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MIXED)
+    assert find_policy(f"{path}:good").columns == ("submit",)
+    for name, told in (("bad", "no column 'sumbit'; did you mean 'submit'"), ("worse", "a quantum is a number")):
+        with pytest.raises(UserError, match=told) as error:
+            find_policy(f"{path}:{name}")
+        assert str(error.value).startswith(f"{path}: policy {name}: ")
+    with pytest.raises(UserError, match="no policy 'wors'; did you mean 'worse'"):
+        find_policy(f"{path}:wors")
+    with pytest.raises(PolicyError, match="no column"):
+        policy(lambda sumbit: sumbit)  # outside such a file a mistake is told at once

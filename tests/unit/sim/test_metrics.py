@@ -144,3 +144,24 @@ def test_rounding_is_not_a_wait() -> None:
 
 def test_fairness_needs_users() -> None:
     assert simulate(Trace.of([0, 0], [1, 2], [1, 1]), Cluster((1,)))[1]["fairness"] is None
+
+
+def test_missed_deadlines_and_tardiness() -> None:
+    """On one GPU one after another: at 10, in time; at 20, 5 late; 30, in time to the second; no deadline; rejected."""
+    trace = Trace.of([0.0] * 5, [10.0] * 5, [1, 1, 1, 1, 9], deadline=[100.0, 15.0, 30.0, np.inf, 1000.0])
+    found = measure(simulate(trace, Cluster((1,)))[0])
+    assert found["deadline_missed"] == 2
+    assert (found["tardiness_mean"], found["tardiness_max"]) == (pytest.approx(5 / 3), 5)
+
+
+def test_what_is_left_of_adding_decimals_is_not_late() -> None:
+    trace = Trace.of([0.0] * 3, [0.1] * 3, [1] * 3, deadline=[0.1, 0.2, 0.3])  # 0.1 + 0.1 + 0.1 is above 0.3
+    found = measure(simulate(trace, Cluster((1,)))[0])
+    assert (found["deadline_missed"], found["tardiness_max"]) == (0, 0)
+
+
+def test_without_deadlines_none_is_missed_or_kept() -> None:
+    keys = ("deadline_missed", "tardiness_mean", "tardiness_max")
+    assert [measure(line())[key] for key in keys] == [None] * 3
+    rejected = measure(simulate(Trace.of([0.0], [1.0], [9], deadline=[5.0]), Cluster((1,)))[0])
+    assert [rejected[key] for key in keys] == [1, None, None]

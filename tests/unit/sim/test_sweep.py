@@ -196,7 +196,7 @@ def test_labels_of_the_values_do_not_touch(axis: str, scale: str) -> None:
 
 
 def test_files_of_a_sweep(trace: Trace, tmp_path: Path) -> None:
-    found = sweep(trace, Cluster((8,)), parse_axis("load=1,2"), ["lottery", "fcfs"], seeds=2, jobs=2)
+    found = sweep(trace, Cluster((8,)), parse_axis("load=1,2"), ["lottery", "fcfs"], seeds=3, jobs=2)
     write_sweep(found, "jct_mean", {"results": found.rows}, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"sweep.csv", "sweep.json", "sweep.png", "sweep.svg"}
     rows = list(csv.DictReader((tmp_path / "sweep.csv").read_text().splitlines()))

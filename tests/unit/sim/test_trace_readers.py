@@ -177,6 +177,23 @@ def test_sacct(trace_file: Callable[..., str], bar: str) -> None:
     assert trace.dropped == {"no GPU": 1, "never ran": 2, "not ended": 1, "run time 0 or unknown": 1}
 
 
+def test_sacct_rows_that_never_started_need_no_gpus(trace_file: Callable[..., str]) -> None:
+    """Slurm allocates nothing to a job that waits, and says of it what it asked for only in another column."""
+    at = "2024-01-01T10:00:00"
+    rows = [
+        SACCT.strip(),
+        f"12|ann|phys|gpu|{at}|{at}|2024-01-01T10:00:05|5|10:00|gres/gpu=1|COMPLETED|0",
+        f"13|bob|bio|gpu|{at}|Unknown|Unknown|0|10:00||PENDING|0",
+        f"14|bob|bio|gpu|{at}|None|{at}|0|10:00||CANCELLED by 7|0",
+        f"15|bob|bio|gpu|{at}|{at}|{at}|0|10:00||CANCELLED by 7|0",
+        f"16|bob|bio|cpu|{at}|{at}|2024-01-01T10:00:05|5|10:00|cpu=4|COMPLETED|0",
+    ]
+    trace = read(trace_file("\n".join(rows) + "\n"))
+    assert (trace.ids, trace.dropped) == (["12"], {"never ran": 3, "no GPU": 1})
+    bare = f"JobID|Submit|ElapsedRaw|AllocTRES|State\n1|{at}|0||CANCELLED\n2|{at}|9|gres/gpu=1|COMPLETED\n"
+    assert read(trace_file(bare)).dropped == {"never ran": 1}
+
+
 def test_sacct_other_columns(trace_file: Callable[..., str]) -> None:
     head = "JobIDRaw|Submit|Elapsed|TimelimitRaw|ReqTRES|AllocTRES|NCPUS\n"
     trace = read(trace_file(head + "5|2024-01-01T10:00:00|1-00:00:10|30|gres/gpu=2|billing=2,gres/gpu:h100=2|16\n"))

@@ -15,6 +15,7 @@ from gpuyard.cli.parser import command_group
 from gpuyard.cli.simulator import simulation_options as o
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
+from gpuyard.units import format_interval
 
 if TYPE_CHECKING:
     from gpuyard.core.model import Cluster
@@ -134,6 +135,7 @@ def compare(
     else:
         print_ranking(found)
     fail_if_any(found)
+    o.fail_if_all_rejected(found.rows, found.summaries[0].rejected)
 
 
 def chosen_policies(texts: list[str] | None) -> list[str]:
@@ -195,10 +197,12 @@ def print_ranking(found: Comparison) -> None:
     screen = output.console()
     first = found.rows[0]
     title = f"{output.many(first['jobs'], 'job')} on {output.where(first)}, estimates {first['estimate']}"
-    if len(found.windows) > 1:
-        title += f"; means over {len(found.windows)} windows, ± 95 % confidence"
-    elif found.seeds > 1:
-        title += f"; means over {found.seeds} seeds of what is random, ± 95 % confidence"
+    if found.repeated:
+        several = len(found.windows) > 1
+        title += (
+            f"; means over {f'{len(found.windows)} windows' if several else f'{found.seeds} seeds of what is random'}"
+        )
+        title += ", ± 95 % confidence" if found.with_intervals else ", too few for confidence intervals"
     table = Table(title=title, title_justify="left")
     table.add_column("policy", overflow="fold", min_width=_LEAST_POLICY)
     columns = _fitting(_columns(found), screen.width)
@@ -216,7 +220,8 @@ def _columns(found: Comparison) -> dict[str, list[str]]:
     return {
         head: [_cell(row, key, show, key in _WITH_INTERVAL) for row in rows]
         for head, key, show in _RANKING
-        if head != "vs best" or found.repeated
+        if (head != "vs best" or found.repeated)
+        and (head not in ("missed", "tardiness") or any(row[key] is not None for row in rows))
     }
 
 
@@ -232,7 +237,8 @@ def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
 
 def _cell(row: dict[str, Any], key: str, show: Callable[[Any], str], interval: bool = True) -> str:
     ends = row.get(f"{key}_ci") if interval else None
-    return show(row.get(key)) if ends is None else f"{show(row[key])} ± {show((ends[1] - ends[0]) / 2)}"
+    text = show(row.get(key))
+    return text if ends is None else f"{text} {format_interval(row[key], ends, show, share=show is output.percent)}"
 
 
 _WITH_INTERVAL = ("jct_mean", "jct_mean_diff")  # the intervals of others are in the JSON and in the report
@@ -250,10 +256,13 @@ _RANKING: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("fairness", "fairness", lambda value: "-" if value is None else f"{value:.3f}"),
     ("kWh", "energy_kwh", output.number),
     ("preempt.", "preemptions", "{:,.0f}".format),
+    ("missed", "deadline_missed", lambda value: "-" if value is None else f"{value:,.0f}"),
+    ("tardiness", "tardiness_mean", output.duration),
 )
 """Heading, metric, and how to show it."""
 _SPARED = (
-    "kWh", "preempt.", "makespan", "fairness", "JCT p99", "discipline", "wait max", "util", "slowdown", "wait mean",
+    "kWh", "preempt.", "makespan", "fairness", "JCT p99", "discipline", "wait max", "util", "tardiness", "slowdown",
+    "missed", "wait mean",
 )  # fmt: skip
 """Columns that a narrow screen does without, in this order."""
 _LEAST_POLICY = 14
@@ -296,6 +305,7 @@ def sweep(
     else:
         _print_sweep(found, trace, metric)
     _fail_if_any_point(found)
+    o.fail_if_all_rejected(found.rows, ())
 
 
 def _fail_if_any_point(found: Sweep) -> None:

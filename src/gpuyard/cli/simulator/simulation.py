@@ -95,6 +95,7 @@ def simulate(
         output.print_json(metrics)
     else:
         _print_one(metrics, result)
+    o.fail_if_all_rejected([metrics], [(result.trace.ids[row], why) for row, why in result.rejected.items()][:1])
 
 
 def _print_one(metrics: dict[str, Any], result: Result) -> None:
@@ -123,11 +124,19 @@ def _print_one(metrics: dict[str, Any], result: Result) -> None:
         f"energy       {output.number(metrics['energy_kwh'])}{' kWh' if metrics['energy_kwh'] is not None else ''}",
         f"fairness     {output.number(metrics['fairness'])}",
         f"preemptions  {metrics['preemptions']:,}",
+        *_deadline_lines(metrics),
         f"speed        {metrics['jobs_per_second']:,.0f} jobs/s",
     ]
     print("\n".join(lines))
     examples = [(result.trace.ids[position], why) for position, why in list(result.rejected.items())[:3]]
     output.say_rejected(examples, len(result.rejected))
+
+
+def _deadline_lines(metrics: dict[str, Any]) -> list[str]:
+    if metrics["deadline_missed"] is None:
+        return []
+    mean, most = (output.duration(metrics[f"tardiness_{key}"]) for key in ("mean", "max"))
+    return [f"deadlines    {metrics['deadline_missed']:,} missed; tardiness {mean} on average, {most} at most"]
 
 
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -149,11 +158,13 @@ def info(
     format: o.Format = None,
 ) -> None:
     """Tell what a trace asks for: jobs, span, load, arrivals, run times, GPUs per job, users, labels."""
+    from gpuyard.core.model import DEFAULT_GPU_MEMORY
     from gpuyard.sim.traces import describe
+    from gpuyard.sim.traces.nodes import read_cluster
 
     if gpus is not None and nodes is not None:
         raise UserError("give --gpus or --nodes, not both")
-    size = _size(nodes) if nodes is not None else gpus
+    size = read_cluster(nodes, DEFAULT_GPU_MEMORY).gpus if nodes is not None else gpus
     jobs = o.load_trace(trace, format, where, since, until, slice_)
     facts = describe(jobs, size)
     if out is not None:
@@ -165,12 +176,6 @@ def info(
         output.print_json(facts)
     else:
         _print_facts(facts)
-
-
-def _size(nodes: str) -> int:
-    from gpuyard.core.model import Cluster
-
-    return Cluster.parse(nodes).gpus
 
 
 def _print_facts(facts: dict[str, Any]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
 
 from gpuyard.cli.common_options import argument, option
+from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
 from gpuyard.units import parse_duration, parse_size
 
@@ -169,6 +172,14 @@ class Setup:
         if jobs.capacity is None:
             raise UserError(f"{jobs.source} does not say how many GPUs there were; give --gpus 8 or --nodes 4x8")
         return Cluster((jobs.capacity,), parse_size(self.gpu_memory))
+
+
+def fail_if_all_rejected(rows: Sequence[Mapping[str, Any]], examples: Sequence[tuple[str, str]]) -> None:
+    """It is an error where no job could run in any of these simulations; what is known has been printed."""
+    if not any(row["completed"] for row in rows) and any(row["rejected"] for row in rows):
+        why = f": job {examples[0][0]} {examples[0][1]}" if examples else "; simulate one policy to see why"
+        output.say(f"gpuyard: error: every job was rejected{why}")
+        raise typer.Exit(1)
 
 
 def command_line() -> str:

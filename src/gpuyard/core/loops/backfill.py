@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.loops.placement import claim, fits, needs_one_node, release, settle, some_node_has
-from gpuyard.core.loops.pool import Counts, Demand, Floats, Ints, Site, on_copy, takes_any
+from gpuyard.core.loops.placement import choose_nodes, claim, fits, needs_one_node, release, settle, some_node_has
+from gpuyard.core.loops.pool import CONSOLIDATE, Counts, Demand, Floats, Ints, Site, on_copy, takes_any
 
 DISCIPLINES = {
     "strict": "the first job that does not fit blocks all behind it",
@@ -113,25 +113,59 @@ def wait_for(head: int, holders: Holders, later: Site) -> float:
 
 
 def backfill(order: Ints, head: int, shadow: float, later: Site, now: float, site: Site, starts: Starts) -> None:
-    """Start what fits and leaves the head its reservation: done by then, or beside it at that time."""
-    demand = site.demand
-    limit = NO_LIMIT
+    """Start what fits and leaves the head its reservation: done by then, or beside it at that time. Whole GPUs only.
+
+    Like room now, room beside the head only shrinks: where a job of k GPUs found none on any node, none of k or more
+    does. `consolidate` places a job wider than any node by another rule, so the one says nothing about the other.
+    """
+    demand, code, size = site.demand, site.code, site.pool.size
+    limit = refused = NO_LIMIT
     for row in order:
-        any_gpu = takes_any(demand, row)
-        if any_gpu and demand.gpus[row] >= limit:
+        k = demand.gpus[row]
+        late = now + demand.estimate[row] > shadow
+        in_the_way = late and k >= refused and needs_one_node(code, size, k) == needs_one_node(code, size, refused)
+        if k >= limit or in_the_way:
             continue
         taken = bins_taken(starts)
-        spot = starts.bins[taken : taken + demand.gpus[row]]
+        spot = starts.bins[taken : taken + k]
         if not settle(site, row, spot):
-            if any_gpu:
-                limit = demand.gpus[row]
+            limit = k
             continue
-        if now + demand.estimate[row] > shadow:
-            claim(later, row, spot)
-            if not fits(later, head):
-                release(later, row, spot)
-                continue
+        if late and not _stays_beside(later, head, row, spot) and not _elsewhere(later, head, row, site, spot):
+            refused = k
+            continue
         start(site, starts, row, spot)
+
+
+def _stays_beside(later: Site, head: int, row: int, spot: Ints) -> bool:
+    """Claim a spot at the time of the head's reservation, if the head still fits then."""
+    claim(later, row, spot)
+    if fits(later, head):
+        return True
+    release(later, row, spot)
+    return False
+
+
+def _elsewhere(later: Site, head: int, row: int, site: Site, spot: Ints) -> bool:
+    """`_stays_beside` on other nodes, best first, where it is not in the present spot. Writes the spot it finds.
+
+    Only `consolidate` cares which GPUs of a cluster are free. Nodes of one size with as many idle GPUs at the time of
+    the reservation are alike to the head: where a job on one of them is in its way, so it is on the others.
+    """
+    k, size, then = site.demand.gpus[row], site.pool.size, later.pool.idle
+    if site.code != CONSOLIDATE or sum(then) - k < site.demand.gpus[head]:
+        return False
+    one_node = needs_one_node(site.code, size, k)
+    idle = site.pool.idle.copy()
+    while True:
+        last = spot[k - 1]
+        for n in range(len(idle)):
+            if n == last or (one_node and size[n] == size[last] and then[n] == then[last]):
+                idle[n] = 0
+        if not choose_nodes(site.code, size, idle, k, site.salt, spot):
+            return False
+        if _stays_beside(later, head, row, spot):
+            return True
 
 
 def shadow_time(head: int, holders: Holders, demand: Demand, idle: int) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
 from gpuyard.core.loops.placement import claim, place, release
-from gpuyard.core.loops.pool import EMPTY, Floats, Ints, Pool, Site, copy_pool, on_copy, takes_any
+from gpuyard.core.loops.pool import EMPTY, Floats, Ints, Pool, Site, copy_pool, on_copy, restore, takes_any
 
 
 class Profile(NamedTuple):
@@ -49,12 +49,7 @@ def new_profile(now: float, holders: Holders, site: Site) -> Profile:
             h += 1
         profile.idle[i] = current.pool.idle
         if site.fine:
-            profile.tenants[i] = current.pool.tenants
-            profile.memory[i] = current.pool.memory
-            profile.compute[i] = current.pool.compute
-            profile.kind[i] = current.pool.kind
-            profile.cpus[i] = current.pool.cpus
-            profile.host[i] = current.pool.host
+            restore(_site_at(profile, site, i).pool, current.pool)
     return profile
 
 
@@ -71,18 +66,28 @@ def _site_at(profile: Profile, site: Site, i: int) -> Site:
 
 
 def _window(profile: Profile, site: Site, begin: int, end: int) -> Site:
-    pool = copy_pool(_site_at(profile, site, begin).pool)
+    window = Site(
+        site.demand, copy_pool(_site_at(profile, site, begin).pool), site.code, site.salt, site.fine, site.tasks,
+        site.parts,
+    )  # fmt: skip
     for j in range(begin + 1, end):
-        pool.idle[:] = np.minimum(pool.idle, profile.idle[j])
-        if site.fine:
-            pool.tenants[:] = np.maximum(pool.tenants, profile.tenants[j])
-            pool.memory[:] = np.minimum(pool.memory, profile.memory[j])
-            pool.compute[:] = np.minimum(pool.compute, profile.compute[j])
-            pool.cpus[:] = np.minimum(pool.cpus, profile.cpus[j])
-            pool.host[:] = np.minimum(pool.host, profile.host[j])
+        narrow(window, _site_at(profile, site, j).pool)
+    return window
+
+
+def narrow(site: Site, other: Pool) -> None:
+    """Leave of a site's free capacity what is free in another pool of the cluster as well."""
+    pool = site.pool
     if site.fine:
+        pool.tenants[:] = np.maximum(pool.tenants, other.tenants)
+        pool.memory[:] = np.minimum(pool.memory, other.memory)
+        pool.compute[:] = np.minimum(pool.compute, other.compute)
+        pool.cpus[:] = np.minimum(pool.cpus, other.cpus)
+        pool.host[:] = np.minimum(pool.host, other.host)
         pool.idle[:] = np.bincount(pool.node[pool.tenants == 0], minlength=len(pool.idle))
-    return Site(site.demand, pool, site.code, site.salt, site.fine, site.tasks)
+        return
+    for n in range(len(pool.idle)):
+        pool.idle[n] = min(pool.idle[n], other.idle[n])
 
 
 def earliest(row: int, profile: Profile, site: Site) -> tuple[int, Ints]:

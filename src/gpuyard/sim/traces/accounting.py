@@ -23,20 +23,12 @@ from gpuyard.sim.traces.times import Calendar
 from gpuyard.units import format_number, parse_duration, parse_size
 
 SWF_FIELDS = 18
-SWF_NO_RUN_TIME = "run time 0 or unknown"
 NO_PROCESSORS = "no processors"
 _SWF_UNKNOWN = (0.0, -1.0)
 _SWF_PLAIN = "0123456789-. \t\n"
 _SWF_USED = itemgetter(1, 3, 7, 8)
 _SWF_SIZE = re.compile(r";\s*(MaxProcs|MaxNodes)\s*:\s*(\d+)", re.IGNORECASE)
-_SWF_LABELS = {
-    "job": "job",
-    "user": "user",
-    "submit": "submit",
-    "run": "run",
-    "gpus": "gpus",
-    "requested": "requested",
-}
+_SWF_LABELS = {name: name for name in ("job", "user", "submit", "run", "gpus", "requested")}
 
 _NOT_IN_SWF = (
     "priority", "weight", "tickets", "memory", "compute", "deadline", "preemptible", "cpus",
@@ -95,7 +87,7 @@ def _job_swf(text: str, cells: list[str]) -> tuple[float, float, float, float] |
         _check_fields(cells)
         raise
     if run in _SWF_UNKNOWN:
-        return SWF_NO_RUN_TIME
+        return NO_RUN_TIME
     if processors <= 0:
         return NO_PROCESSORS
     if requested <= 0:
@@ -150,10 +142,6 @@ def _user_numbers(users: list[str]) -> list[str]:
 
 
 STILL_THERE = "not ended"
-_SACCT_USED = (
-    "jobid", "jobidraw", "user", "submit", "start", "end", "elapsedraw", "elapsed", "timelimitraw", "timelimit",
-    "alloctres", "reqtres", "allocgres", "reqgres", "nnodes", "ncpus", "alloccpus", "priority", "state",
-)  # fmt: skip
 _SACCT_LABELS = ("partition", "account", "state", "qos", "jobname")
 _SACCT_COLUMNS = ("submit", "run", "gpus", "requested", "priority", "cpus", "host_memory")
 _SACCT_CALLED = {"job": "JobID", "submit": "Submit", "run": "Elapsed", "requested": "Timelimit", "priority": "Priority"}
@@ -170,7 +158,7 @@ class _Tres(NamedTuple):
 
 def is_sacct(head: str) -> bool:
     names = first_line(head).lower().split("|")
-    return len(names) > 1 and bool({"jobid", "jobidraw"} & set(names)) and len(set(names) & set(_SACCT_USED)) >= 2
+    return len(names) > 1 and bool({"jobid", "jobidraw"} & set(names)) and len(set(names) & set(_Row._fields)) >= 2
 
 
 def read_sacct(source: Source) -> Trace:
@@ -179,17 +167,17 @@ def read_sacct(source: Source) -> Trace:
     line, names = next(rows, (0, []))
     _check_header(source, line, names)
     labels = tuple(name for name in _SACCT_LABELS if name in names)
-    pick, where = cells.picker(names, _SACCT_USED), [names.index(name) for name in labels]
+    pick, where = cells.picker(names, _Row._fields), [names.index(name) for name in labels]
     jobs = Gathered(source, "sacct", _SACCT_COLUMNS, labels, _SACCT_CALLED)
     seconds = Calendar().seconds
-    for line, row in rows:
+
+    def add(line: int, row: list[str]) -> None:
         texts = [row[place] for place in where]
         if "state" in labels:
             texts[labels.index("state")] = _state(texts[labels.index("state")])
-        try:
-            _add_sacct(jobs, line, _Row(*pick(row)), tuple(texts), seconds)
-        except UserError as error:
-            raise source.error(line, str(error)) from None
+        _add_sacct(jobs, line, _Row(*pick(row)), tuple(texts), seconds)
+
+    jobs.each(rows, add)
     return jobs.trace()
 
 
@@ -254,10 +242,10 @@ def _add_sacct(jobs: Gathered, line: int, row: _Row, labels: tuple[str, ...], se
     if "." in job:
         return  # a step of the job: its resources are the job's
     wanted = _resources(row)
-    if not wanted.gpus:
-        jobs.drop(NO_GPUS)
-    elif row.start in ("Unknown", "None") or unknown(row.submit):
+    if _never_ran(row, seconds):
         jobs.drop(NEVER_RAN)
+    elif not wanted.gpus:
+        jobs.drop(NO_GPUS)
     elif row.end == "Unknown" or _state(row.state) in _UNENDED:
         jobs.drop(STILL_THERE)
     elif not (run := _run(row, seconds)):
@@ -266,6 +254,12 @@ def _add_sacct(jobs: Gathered, line: int, row: _Row, labels: tuple[str, ...], se
         priority = 0.0 if unknown(row.priority) else value(row.priority, "Priority")
         numbers = seconds(row.submit), run, wanted.gpus, _limit(row), priority, wanted.cpus, wanted.memory
         jobs.add(line, job, numbers, labels, row.user, wanted.models)
+
+
+def _never_ran(row: _Row, seconds: Callable[[str], float]) -> bool:
+    """Whether a job left the queue before it got anything; what it asked for need not be in the file."""
+    never_started = row.start in ("Unknown", "None") or unknown(row.submit)
+    return never_started or not (row.alloctres or row.allocgres or _run(row, seconds))
 
 
 def _state(text: str) -> str:
@@ -363,11 +357,10 @@ def read_helios(source: Source) -> Trace:
     pick, pick_labels = cells.picker(names, _HELIOS_USED), [names.index(name) for name in labels]
     jobs = Gathered(source, "helios", ("submit", "run", "gpus", "cpus"), labels, _HELIOS_CALLED)
     seconds = Calendar().seconds
-    for line, row in found:
-        try:
-            _add_helios(jobs, line, pick(row), tuple([row[position] for position in pick_labels]), seconds)
-        except UserError as error:
-            raise source.error(line, str(error)) from None
+    jobs.each(
+        found,
+        lambda line, row: _add_helios(jobs, line, pick(row), tuple([row[place] for place in pick_labels]), seconds),
+    )
     return jobs.trace()
 
 

@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -136,6 +136,16 @@ def name_of(value: object, label: str) -> str:
     return name
 
 
+def refuse_duplicates(source: Source, lines: Iterable[int], ids: list[str]) -> None:
+    if len(set(ids)) == len(ids):
+        return
+    seen: dict[str, int] = {}
+    for line, job in zip(lines, ids, strict=True):
+        if job in seen:
+            raise source.error(line, f"job {quoted(job)} is already on line {seen[job]}")
+        seen[job] = line
+
+
 class Jobs:
     """The jobs of one source that were read so far. `labels`: our column -> its name in the file."""
 
@@ -201,7 +211,7 @@ class Jobs:
         self._compute[-1] = round(100.0 * gpus, 9) or 100.0 * gpus
 
     def trace(self, format: str, dropped: dict[str, int] | None = None, capacity: int | None = None) -> Trace:
-        self._refuse_duplicates()
+        refuse_duplicates(self.source, self.lines, self.ids)
         filled = {name: column for name, column in self.columns.items() if len(column) == len(self.ids)}
         columns = {name: np.array(column, dtype=np.float64) for name, column in filled.items()}
         submit, run, gpus = (columns.pop(name) for name in ("submit", "run", "gpus"))
@@ -219,12 +229,3 @@ class Jobs:
             capacity=capacity,
             **columns,
         )
-
-    def _refuse_duplicates(self) -> None:
-        if len(set(self.ids)) == len(self.ids):
-            return
-        seen: dict[str, int] = {}
-        for line, job in zip(self.lines, self.ids, strict=True):
-            if job in seen:
-                raise self.source.error(line, f"job {quoted(job)} is already on line {seen[job]}")
-            seen[job] = line

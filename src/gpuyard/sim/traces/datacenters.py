@@ -88,11 +88,7 @@ def read_philly_json(source: Source) -> Trace:
     """Jobs in file order. A job runs as long as its attempts did, added up, on the GPUs of the last one."""
     jobs = Gathered(source, "philly-json", labels=("vc", "status"), called={"job": "jobid"})
     seconds = Calendar().seconds
-    for line, record in _objects(source):
-        try:
-            _add_philly(jobs, line, record, seconds)
-        except UserError as error:
-            raise source.error(line, str(error)) from None
+    jobs.each(_objects(source), lambda line, record: _add_philly(jobs, line, record, seconds))
     return jobs.trace()
 
 
@@ -222,12 +218,10 @@ def read_pai(source: Source) -> Trace:
     pick = cells.picker(names, _PAI_ALL)
     jobs = Gathered(source, "pai", _PAI_COLUMNS, ("task", "status"), _PAI_CALLED)
     tasks: list[str] = []
-    for line, row in found:
-        try:
-            if _add_pai(jobs, line, pick(row)):
-                tasks.append(pick(row)[1])
-        except UserError as error:
-            raise source.error(line, str(error)) from None
+    jobs.each(
+        found,
+        lambda line, row: tasks.append(row[names.index("task_name")]) if _add_pai(jobs, line, pick(row)) else None,
+    )
     times = Counter(jobs.ids)
     jobs.ids = [
         job if times[job] == 1 or not task else f"{job}/{task}" for job, task in zip(jobs.ids, tasks, strict=True)
@@ -291,17 +285,17 @@ def read_openb(source: Source) -> Trace:
     pick, pick_times = cells.picker(names, (*_OPENB_REQUIRED, "gpu_spec")), cells.picker(names, _OPENB_TIMES)
     where = [names.index(name) for name in labels]
     jobs = Gathered(source, "openb", _OPENB_COLUMNS, labels, _OPENB_CALLED)
-    for line, row in found:
-        try:
-            name, cpu, memory, gpus, milli, spec = pick(row)
-            times = _times_openb(pick_times(row)) if timed else (0.0, 1.0)
-            if times is None:
-                jobs.drop(NO_RUN_TIME)
-                continue
-            wanted = _resources_openb(cpu, memory, gpus, milli)
-            jobs.add(line, name, (*times, *wanted), tuple([row[place] for place in where]), gpu_type=spec)
-        except UserError as error:
-            raise source.error(line, str(error)) from None
+
+    def add(line: int, row: list[str]) -> None:
+        name, cpu, memory, gpus, milli, spec = pick(row)
+        times = _times_openb(pick_times(row)) if timed else (0.0, 1.0)
+        if times is None:
+            jobs.drop(NO_RUN_TIME)
+            return
+        wanted = _resources_openb(cpu, memory, gpus, milli)
+        jobs.add(line, name, (*times, *wanted), tuple([row[place] for place in where]), gpu_type=spec)
+
+    jobs.each(found, add)
     return jobs.trace(gpuless=True)
 
 

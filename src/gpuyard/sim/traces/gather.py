@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
 from gpuyard.errors import UserError
 from gpuyard.sim.trace import Floats, Trace
-from gpuyard.sim.traces.columns import RULES, Rule, name_of
+from gpuyard.sim.traces.columns import RULES, Rule, name_of, refuse_duplicates
 from gpuyard.sim.traces.source import Source, quoted
 
 NO_GPUS = "no GPU"
 NO_RUN_TIME = "run time 0 or unknown"
 NEVER_RAN = "never ran"
+Row = TypeVar("Row")
 _NOTHING = frozenset({"", "None", "none", "NULL", "null", "Unknown", "N/A"})
 _NO_GPUS_ALLOWED = Rule(low=0.0, high=RULES["gpus"].high)
 
@@ -98,12 +100,20 @@ class Gathered:
         self._users.extend([""] * len(numbers))
         self._types.extend([""] * len(numbers))
 
+    def each(self, rows: Iterable[tuple[int, Row]], add: Callable[[int, Row], object]) -> None:
+        """Add numbered rows; a mistake in one is reported with its line."""
+        for line, row in rows:
+            try:
+                add(line, row)
+            except UserError as error:
+                raise self.source.error(line, str(error)) from None
+
     def drop(self, reason: str) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
     def trace(self, *, gpuless: bool = False, capacity: int | None = None) -> Trace:
         """The trace; `gpuless`: jobs may ask for no GPU."""
-        self._refuse_duplicates()
+        refuse_duplicates(self.source, self._lines, self.ids)
         width = len(self._columns)
         table = np.frombuffer(self._numbers, dtype=np.float64).reshape(-1, width) if self.ids else np.empty((0, width))
         columns = {name: table[:, position].copy() for position, name in enumerate(self._columns)}
@@ -144,12 +154,3 @@ class Gathered:
             raise UserError(f"{label} must be a whole number, not {values[first]:g}")
         except UserError as error:
             raise self.source.error(self._lines[first], str(error)) from None
-
-    def _refuse_duplicates(self) -> None:
-        if len(set(self.ids)) == len(self.ids):
-            return
-        seen: dict[str, int] = {}
-        for line, job in zip(self._lines, self.ids, strict=True):
-            if job in seen:
-                raise self.source.error(line, f"job {quoted(job)} is already on line {seen[job]}")
-            seen[job] = line

@@ -37,11 +37,7 @@ _BATSIM = re.compile(r'"(?:jobs|profiles|nb_res)"\s*:')
 
 def is_csv(head: str) -> bool:
     """A header with at least two of our columns: a wrong one is then reported by name."""
-    try:
-        names = cells.split(first_line(head).lower())
-    except UserError:
-        return False
-    return len(set(names) & set(COLUMNS)) >= 2
+    return cells.has_columns(first_line(head).lower(), COLUMNS, 2)
 
 
 def is_jsonl(head: str) -> bool:

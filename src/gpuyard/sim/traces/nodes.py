@@ -236,8 +236,13 @@ def _pool(record: Mapping[str, str], name: str, count: str, gpus: str | None) ->
 
 
 def read_cluster(text: str, memory: float) -> Cluster:
-    """`4x8` or the path of a node list; `memory`: bytes of each GPU."""
+    """`4x8` or the path of a node list; `memory`: bytes of each GPU. A bare number could be nodes or GPUs."""
     if not Path(text).is_file():
+        if number := next((part for part in text.replace(",", " ").split() if part.isdecimal()), None):
+            raise UserError(
+                f"'{text}' does not say how many GPUs a node has; write {number}x8 for {number} nodes of 8 GPUs, "
+                f"or 1x{number} for one node of {number}"
+            )
         try:
             return Cluster.parse(text, memory)
         except UserError as error:

@@ -160,11 +160,7 @@ _TIRESIAS_LABELS = MappingProxyType({"job": "job_id", "submit": "submit_time", "
 
 def is_tiresias(head: str) -> bool:
     """A header with at least two of the four columns: a missing one is then reported by name."""
-    try:
-        names = cells.split(first_line(head))
-    except UserError:
-        return False
-    return len(set(names) & set(_TIRESIAS_LABELS.values())) >= 2
+    return cells.has_columns(first_line(head), tuple(_TIRESIAS_LABELS.values()), 2)
 
 
 def read_tiresias(source: Source) -> Trace:
@@ -201,10 +197,6 @@ def read_batsim(source: Source) -> Trace:
             rows[name] = _row_batsim(job, profiles)
         except UserError as error:
             raise UserError(f"{source.name}, job {name}: {error}") from None
-    return _trace_batsim(source, rows, _capacity(source, workload))
-
-
-def _trace_batsim(source: Source, rows: dict[str, tuple[float, float, float, float]], capacity: int | None) -> Trace:
     submit, run, gpus, requested = zip(*rows.values(), strict=True) if rows else ((), (), (), ())
     return Trace.of(
         submit,
@@ -214,7 +206,7 @@ def _trace_batsim(source: Source, rows: dict[str, tuple[float, float, float, flo
         ids=list(rows),
         source=source.name,
         format="batsim",
-        capacity=capacity,
+        capacity=_capacity(source, workload),
     )
 
 
