@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.loops.placement import choose_nodes, claim, fits, needs_one_node, release, settle, some_node_has
+from gpuyard.core.loops.placement import choose_nodes, claim, fits, needs_one_node, release, settle
 from gpuyard.core.loops.pool import CONSOLIDATE, Counts, Demand, Floats, Ints, Site, on_copy, takes_any
 
 DISCIPLINES = {
@@ -92,23 +92,30 @@ def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
 
 def wait_for(head: int, holders: Holders, later: Site) -> float:
     """Release holders, one instant after another, until the head fits; returns when that is."""
-    idle, k = later.pool.idle, later.demand.gpus[head]
+    pool, k = later.pool, later.demand.gpus[head]
     any_gpu = takes_any(later.demand, head)
-    one_node = not later.fine and needs_one_node(later.code, later.pool.size, k)
-    roomy = False  # whether some node has room for all of it
-    free = sum(idle)
+    one_node = not later.fine and needs_one_node(later.code, pool.size, k)
+    whole_nodes = not later.fine and later.code == CONSOLIDATE and not one_node
+    roomy = False  # whether what was released since the last look may have made room
+    most = k - 1 if one_node else 0
+    free = sum(pool.idle)
     n = len(holders.rows)
     for i in range(n):
         spot = holders.bins[holders.begins[i] : holders.ends[i]]
         release(later, holders.rows[i], spot)
         free += len(spot)
         at = holders.until[i]
-        if one_node and not roomy:
-            roomy = some_node_has(idle, spot, k)
+        if one_node or whole_nodes:
+            for node in spot:
+                if whole_nodes and pool.idle[node] == pool.size[node]:
+                    roomy, most = True, 0  # the most that a node has which is not whole is another one's now
+                elif pool.idle[node] > most:
+                    roomy, most = True, pool.idle[node]
         if (i + 1 < n and holders.until[i + 1] == at) or (any_gpu and free < k):
             continue
-        if roomy or (not one_node and fits(later, head)):
+        if roomy if one_node else (roomy or not whole_nodes) and fits(later, head):
             return float(at)
+        roomy = False
     return np.inf
 
 

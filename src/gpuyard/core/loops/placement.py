@@ -187,13 +187,6 @@ def needs_one_node(code: int, size: Counts, k: int) -> bool:
     return bool(code == CONSOLIDATE and (k <= size[0] or k <= size[most_idle(size)]))
 
 
-def some_node_has(idle: Counts, nodes: Ints, k: int) -> bool:
-    most = 0
-    for n in nodes:
-        most = max(most, idle[n])
-    return bool(most >= k)
-
-
 def add_gpus(idle: Counts, nodes: Ints, sign: int) -> None:
     """Count GPUs of these nodes as idle (sign 1), or no longer (-1)."""
     if len(idle) == 1:
