@@ -48,10 +48,7 @@ COLUMNS = (
     Column("fairness", "Fairness", "How evenly users were served: 1 is even, lower is less so.", "high"),
     Column("preemptions", "Preempted", "Times that a running job was stopped for another.", "low", "count"),
     Column("deadline_missed", "Missed", "Jobs that ended after their deadline or never ran.", "low", "count"),
-    Column(
-        "tardiness_mean", "Tardiness",
-        "How long after their deadline jobs ended, averaged over the completed jobs that have one.", "low", "duration",
-    ),
+    Column("tardiness_mean", "Tardiness", "Time from their deadline to the end of jobs, averaged.", "low", "duration"),
     Column("completed", "Done", "Jobs that ran to their end.", "high", "count"),
     Column("rejected", "Rejected", "Jobs that can never run on this cluster.", "low", "count"),
 )  # fmt: skip

@@ -55,10 +55,8 @@ _STATISTICS = {
     "p99": "99th percentile of {}",
     "max": "longest {}",
 }
-_TIMES = {"jct": "job completion time", "wait": "waiting time"}
-DURATIONS = frozenset(f"{time}_{key}" for time in _TIMES for key in _STATISTICS) | {
-    "turnaround_mean", "makespan", "tardiness_mean", "tardiness_max",
-}  # fmt: skip
+_TIMES = {"jct": "job completion time", "wait": "waiting time", "tardiness": "tardiness"}
+DURATIONS = frozenset(f"{time}_{key}" for time in _TIMES for key in _STATISTICS) | {"turnaround_mean", "makespan"}
 METRIC_NAMES = {
     **{f"{time}_{key}": text.format(name) for time, name in _TIMES.items() for key, text in _STATISTICS.items()},
     **{f"slowdown_{key}": text.format("bounded slowdown") for key, text in _STATISTICS.items()},
@@ -69,8 +67,6 @@ METRIC_NAMES = {
     "energy_kwh": "energy (kWh)",
     "gpu_seconds": "GPU-seconds",
     "deadline_missed": "missed deadlines",
-    "tardiness_mean": "mean tardiness",
-    "tardiness_max": "longest tardiness",
     "fairness": "fairness between users (1 is even)",
     "jobs_per_second": "jobs simulated per second",
 }

@@ -124,19 +124,15 @@ def _print_one(metrics: dict[str, Any], result: Result) -> None:
         f"energy       {output.number(metrics['energy_kwh'])}{' kWh' if metrics['energy_kwh'] is not None else ''}",
         f"fairness     {output.number(metrics['fairness'])}",
         f"preemptions  {metrics['preemptions']:,}",
-        *_deadline_lines(metrics),
         f"speed        {metrics['jobs_per_second']:,.0f} jobs/s",
     ]
+    if metrics["deadline_missed"] is not None:
+        mean, most = (output.duration(metrics[f"tardiness_{key}"]) for key in ("mean", "max"))
+        missed = f"{metrics['deadline_missed']:,} missed; tardiness {mean} on average, {most} at most"
+        lines.insert(-1, f"deadlines    {missed}")
     print("\n".join(lines))
     examples = [(result.trace.ids[position], why) for position, why in list(result.rejected.items())[:3]]
     output.say_rejected(examples, len(result.rejected))
-
-
-def _deadline_lines(metrics: dict[str, Any]) -> list[str]:
-    if metrics["deadline_missed"] is None:
-        return []
-    mean, most = (output.duration(metrics[f"tardiness_{key}"]) for key in ("mean", "max"))
-    return [f"deadlines    {metrics['deadline_missed']:,} missed; tardiness {mean} on average, {most} at most"]
 
 
 _SPARKS = "▁▂▃▄▅▆▇█"

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
 from gpuyard.core.loops.placement import claim, place, release
-from gpuyard.core.loops.pool import EMPTY, Floats, Ints, Pool, Site, copy_pool, on_copy, restore, takes_any
+from gpuyard.core.loops.pool import EMPTY, Floats, Ints, Pool, Site, on_copy, restore, takes_any
 
 
 class Profile(NamedTuple):
@@ -66,10 +66,7 @@ def _site_at(profile: Profile, site: Site, i: int) -> Site:
 
 
 def _window(profile: Profile, site: Site, begin: int, end: int) -> Site:
-    window = Site(
-        site.demand, copy_pool(_site_at(profile, site, begin).pool), site.code, site.salt, site.fine, site.tasks,
-        site.parts,
-    )  # fmt: skip
+    window = on_copy(_site_at(profile, site, begin))
     for j in range(begin + 1, end):
         narrow(window, _site_at(profile, site, j).pool)
     return window

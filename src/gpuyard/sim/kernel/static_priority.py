@@ -37,11 +37,7 @@ from gpuyard.sim.kernel.schedule import (
     sort_rows,
 )
 
-_LOWEST = np.array(
-    [0, 1, 28, 2, 29, 14, 24, 3, 30, 22, 20, 15, 25, 17, 4, 8,
-     31, 27, 13, 23, 21, 19, 16, 7, 26, 12, 18, 6, 11, 5, 10, 9],
-    dtype=np.int64,
-)  # fmt: skip
+_LOWEST = np.argsort((0x077CB531 << np.arange(32) & 0xFFFFFFFF) >> 27)
 """The lowest bit of a word, by a product with a de Bruijn number (Leiserson, Prokop & Randall 1998)."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuyard.core.model import GIB, MOST_GPUS, Cluster
@@ -178,13 +177,11 @@ class _Layout(NamedTuple):
     nodes: Callable[[Mapping[str, str]], Iterator[_Node]]
 
 
-_LAYOUTS: Mapping[str, _Layout] = MappingProxyType(
-    {
-        "gpuyard": _Layout(("node", "gpus"), _gpuyard),
-        "openb": _Layout(("sn", "gpu"), _openb),
-        "philly": _Layout(("machineid", "number of gpus"), _philly),
-        "tiresias": _Layout(("num_switch", "num_node_p_switch", "num_gpu_p_node"), _tiresias),
-    }
+_LAYOUTS = (
+    _Layout(("node", "gpus"), _gpuyard),
+    _Layout(("sn", "gpu"), _openb),
+    _Layout(("machineid", "number of gpus"), _philly),
+    _Layout(("num_switch", "num_node_p_switch", "num_gpu_p_node"), _tiresias),
 )
 _POOL_NAMES = ("vc", "pool", "cluster", "partition")
 _POOL_COUNTS = ("node num", "node_num", "nodes")
@@ -192,7 +189,7 @@ _POOL_GPUS = ("gpus", "gpus per node", "gpus_per_node")
 
 
 def _layout(names: Mapping[str, str]) -> _Layout | None:
-    return next((layout for layout in _LAYOUTS.values() if all(name in names for name in layout.required)), None)
+    return next((layout for layout in _LAYOUTS if all(name in names for name in layout.required)), None)
 
 
 def _in_line(source: Source, line: int, layout: _Layout, record: Mapping[str, str]) -> list[_Node]:
