@@ -133,14 +133,15 @@ class _Clock:
 
     def run(self) -> None:
         step = self._one_event if self.planner.stepwise else self._one_instant
-        report = max(1, len(self.trace) // 200)
+        step_of_report = max(1, min(len(self.trace) // 200, 500))
+        report = step_of_report
         while (now := step()) is not None:
             if not self.eventful:  # only jobs that were rejected at once: nothing to decide
                 continue
             self._obey(self.engine.plan(now), now)
             if self.progress and self.done >= report:
                 self.progress(self.done, len(self.trace))
-                report = self.done + max(1, len(self.trace) // 200)
+                report = self.done + step_of_report
         if self.done < len(self.trace):
             waiting = [self.engine.state.ids[r] for r in self.engine.state.waiting.array[:3]]
             raise Bug(f"the simulation came to a halt with jobs waiting: {', '.join(waiting)} ...")

@@ -6,8 +6,9 @@ import importlib.util
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from gpuyard.sim.result import Result
 from gpuyard.sim.trace import Floats, Ints, Trace
 from gpuyard.sim.virtual_clusters import Pools, replay_pools
 from gpuyard.units import format_number, parse_duration
+
+if TYPE_CHECKING:
+    from gpuyard.sim.kernel.compiler import Compilation
 
 
 def default_estimate(trace: Trace) -> str:
@@ -84,7 +88,6 @@ ENGINES = {
     "replay": "the readable driver, event by event",
 }
 MANY = 2_000  # number of jobs from which the kernel is faster than replay even with the time to load it
-VERY_MANY = 20_000  # number of jobs from which it is faster even if it must be compiled first
 
 
 def check_engine(name: str) -> str:
@@ -96,7 +99,10 @@ def check_engine(name: str) -> str:
 def choose_engine(
     engine: str, trace: Trace, cluster: Cluster, planner: OrderedPlanner, log: list[Event] | None = None
 ) -> str:
-    """The engine for this simulation, ready to run; logs a message where the kernel was asked for and cannot do it."""
+    """The engine for this simulation, ready to run; logs a message where the kernel was asked for and cannot do it.
+
+    `cold` stands for the kernel where it must be compiled first, so that replay may be done sooner.
+    """
     if check_engine(engine) == "replay" or (engine == "auto" and (len(trace) < MANY or log is not None)):
         return "replay"
     if log is not None:
@@ -108,12 +114,8 @@ def choose_engine(
 
         reason = kernel.why_not(trace, cluster, planner)
         if reason is None:
-            if engine == "auto" and len(trace) < VERY_MANY and not kernel.is_compiled(planner):
-                return "replay"
-            reason = _made_ready(planner)
-    if reason is None:
-        return "kernel"
-    if engine == "kernel" or len(trace) >= VERY_MANY:
+            return "cold" if engine == "auto" and not kernel.is_compiled(planner) else _kernel(planner)
+    if engine == "kernel" or len(trace) >= 10 * MANY:
         _say(f"the kernel does not do this ({reason}): replay runs it instead")
     return "replay"
 
@@ -121,24 +123,67 @@ def choose_engine(
 _READY: dict[tuple[Any, ...], str | None] = {}
 
 
-def _made_ready(planner: OrderedPlanner) -> str | None:
-    """Load the kernel for a planner, or compile it, by simulating one job; returns why that cannot be done."""
+def _kernel(planner: OrderedPlanner) -> str:
+    """Load the kernel for a planner, or compile it; `replay` where a policy cannot be compiled."""
     from numba.core.errors import NumbaError
 
     from gpuyard.sim.kernel import driver as kernel
 
     key = *kernel.variant_for(planner), planner.policy.text
     if key not in _READY:
-        if not kernel.is_compiled(planner):
-            _say(f"compiling the kernel for {planner.text}: once on this machine, about half a minute ...")
-        one = replace(Trace.of([0.0], [1.0], [1]), in_order=True)
         try:
-            fresh = ordered(planner.policy, planner.discipline, planner.placement)
-            kernel.drive(one, Cluster((1,)), fresh, estimates=one.run, restart_cost=np.zeros(1))
+            kernel.compile_for(planner, _show_compilation(planner.text))
             _READY[key] = None
         except NumbaError as error:
             _READY[key] = f"policy {planner.policy.name} cannot be compiled: {_first_line(error)}"
-    return _READY[key]
+    if _READY[key] is None:
+        return "kernel"
+    _say(f"the kernel does not do this ({_READY[key]}): replay runs it instead")
+    return "replay"
+
+
+_EVERY = 3.0  # seconds between two messages on how far a compilation is
+
+
+def _show_compilation(what: str) -> Callable[[Compilation], None]:
+    told = -_EVERY
+
+    def show(compilation: Compilation) -> None:
+        nonlocal told
+        if compilation.seconds < told + _EVERY:
+            return
+        told = compilation.seconds
+        done = f"{len(compilation.done())} of {compilation.total} functions"
+        _say(f"compiling the kernel for {what}: {done}, {told:.0f} s, about {compilation.left():.0f} s left")
+
+    return show
+
+
+class _CompilingIsSooner(Exception):
+    """Replay would take longer than compiling the kernel."""
+
+
+def _while_sooner(planner: OrderedPlanner, progress: Progress | None) -> Progress:
+    """Progress of a replay that goes on for as long as it will be done sooner than the kernel is compiled."""
+    from gpuyard.sim.kernel import driver as kernel
+
+    limit = kernel.compilation(planner).expected
+    _say(
+        f"the kernel for {planner.text} is not compiled on this machine yet, which takes about {limit:.0f} s: "
+        "replay starts, in case it is done sooner"
+    )
+    began = time.perf_counter()
+
+    def report(done: int, total: int) -> None:
+        seconds = time.perf_counter() - began
+        left = seconds * (total - done) / done
+        if seconds > 0.3 and left > limit:
+            _say(f"replay would take another {left:.0f} s, so the kernel is compiled now")
+            raise _CompilingIsSooner
+        if progress is not None:
+            progress(done, total)
+
+    return report
 
 
 def _first_line(error: Exception) -> str:
@@ -188,7 +233,16 @@ def simulate(
     kind = options.estimate or default_estimate(trace)
     engine = choose_engine(options.engine, trace, cluster, planner, log)
     began = time.perf_counter()
-    result, parts = _schedule(trace, cluster, planner, options, kind, engine, log, progress)
+    if engine == "cold":
+        try:
+            sooner = _while_sooner(planner, progress)
+            result, parts = _schedule(trace, cluster, planner, options, kind, "replay", log, sooner)
+            engine = "replay"
+        except _CompilingIsSooner:
+            engine, began = _kernel(planner), time.perf_counter()
+            result, parts = _schedule(trace, cluster, planner, options, kind, engine, log, progress)
+    else:
+        result, parts = _schedule(trace, cluster, planner, options, kind, engine, log, progress)
     metrics = measure(result, options.power)
     seconds = time.perf_counter() - began
     settings = _settings(planner, options, kind)

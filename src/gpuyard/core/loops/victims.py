@@ -42,6 +42,8 @@ def choose_victims(
     behind = 0  # holders before this one have had their turn
     counted = n  # from here on, what holders have is in `held`
     while True:
+        while i < len(order) and demand.gpus[order[i]] >= limit and takes_any(demand, order[i]):
+            i += 1
         turn = before(keys[i], order[i], holder_keys, holders.rows) if i < len(order) else n
         again = _next_victim(victim, behind, turn) if spoiled else turn
         if again < turn:

@@ -18,8 +18,9 @@ import inspect
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -132,7 +133,7 @@ def merged_source(
     header = [
         "from __future__ import annotations",
         "import numba",
-        "from gpuyard.sim.kernel.references import ENTRY_BODY, PART, reference",
+        "from gpuyard.sim.kernel.references import ENTRY_BODY, PART, kept, reference",
     ]
     constants: list[ast.stmt] = []
     functions: dict[str, ast.FunctionDef] = {}
@@ -157,7 +158,7 @@ def merged_source(
         options = "nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True"
         options += f", _nrt={whole_arrays or _counts_references(node, arrays)}"
         options += ", **ENTRY_BODY" if node.name == entry else ", **PART"
-        node.decorator_list = [ast.parse(f"numba.njit({options})", mode="eval").body]
+        node.decorator_list = [ast.parse(f"{one}", mode="eval").body for one in ("kept", f"numba.njit({options})")]
     called = _entry(functions[entry], records)
     functions[entry].name = f"_{entry}"
     return (
@@ -213,7 +214,7 @@ def _entry(node: ast.FunctionDef, records: set[str]) -> ast.stmt:
 
 def load(name: str, source: str) -> ModuleType:
     """The source as a module in the cache directory, where numba finds what it compiled before."""
-    title = f"gpuyard_{name}_{_digest(source)}"
+    title = _title(name, source)
     if title in sys.modules:
         return sys.modules[title]
     path = _written(_path(name, source), source)
@@ -222,8 +223,16 @@ def load(name: str, source: str) -> ModuleType:
         raise Bug(f"{path} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     sys.modules[title] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[title]
+        raise
     return module
+
+
+def _title(name: str, source: str) -> str:
+    return f"gpuyard_{name}_{_digest(source)}"
 
 
 def _written(path: Path, source: str) -> Path:
@@ -245,26 +254,106 @@ def is_compiled(name: str, source: str, entry: str) -> bool:
     return any((_path(name, source).parent / "__pycache__").glob(f"{name}.{entry}-*.nbc"))
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """One process compiles at a time; the others wait, and find it done."""
-    try:
-        cache_home().mkdir(parents=True, exist_ok=True)
-        file = open(cache_home() / "compiling.lock", "w")  # noqa: SIM115
-    except OSError:  # nothing is shared where nothing can be written
-        yield
-        return
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _path(name: str, source: str) -> Path:
     return cache_home() / "kernel" / _digest(source) / f"{name}.py"
 
 
 def _digest(source: str) -> str:
     return hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def alone(name: str, source: str) -> Iterator[bool]:
+    """One process compiles a module at a time; the others wait, and find it done. Tells whether another one does."""
+    try:
+        path = _path(name, source).with_suffix(".lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "w")  # noqa: SIM115
+    except OSError:  # nothing is shared where nothing can be written
+        yield False
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            others = False
+        except BlockingIOError:
+            others = True
+            print(f"another process compiles {name}; waiting for it ...", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield others
+
+
+class Compilation:
+    """The compilation of a module, as far as it has got."""
+
+    def __init__(self, name: str, source: str, entry: str) -> None:
+        self.entry, self._folder, self._title = entry, _path(name, source).parent, _title(name, source)
+        functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+        self._calls = {one: _reachable(one, functions) for one in functions}
+        self._work = {one: sum(1 for _ in ast.walk(node)) for one, node in functions.items()}
+        self._finished = set[str]()
+        self._began = time.monotonic()
+        self.total, self.expected = len(functions), sum(self._work.values()) * _seconds_per_node()
+
+    def __enter__(self) -> Compilation:
+        from numba.core import event
+
+        class Listener(event.Listener):  # type: ignore[misc]
+            def on_start(self, event: Any) -> None:
+                """Nothing is finished yet."""
+
+            def on_end(listener, event: Any) -> None:  # noqa: N805
+                function = event.data["dispatcher"].py_func
+                if function.__module__ == self._title:
+                    self._finished.add(function.__name__)
+
+        self._listener = Listener()
+        event.register("numba:compile", self._listener)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        from numba.core import event
+
+        event.unregister("numba:compile", self._listener)
+        if kind is None and self.entry in self._finished:
+            self._clean_up()
+
+    def _clean_up(self) -> None:
+        """Note the speed of this machine, and remove what an interrupted compilation would have needed."""
+        pace = self.seconds / sum(self._work.values())
+        with suppress(OSError):
+            (cache_home() / "kernel" / "seconds_per_node").write_text(f"{pace:.3g}")
+        for path in (self._folder / "__pycache__").glob("*.nb[ci]"):
+            if f".{self.entry}-" not in path.name:
+                path.unlink(missing_ok=True)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def done(self) -> set[str]:
+        from gpuyard.sim.kernel.references import LOADED
+
+        loaded = {name for title, name in LOADED.copy() if title == self._title}
+        return self._finished.copy().union(*(self._calls[name] for name in loaded))
+
+    def left(self) -> float:
+        """Seconds that it will still take, roughly; a fifth of the time goes into optimising all of it at the end."""
+        part = 0.8 * sum(self._work[name] for name in self.done()) / sum(self._work.values())
+        if part < 0.2:
+            return max(self.expected - self.seconds, 1.0)
+        return self.seconds * (1.0 - part) / part
+
+
+def _seconds_per_node() -> float:
+    """How long this machine takes to compile a node of a syntax tree: as the last time, else by its speed."""
+    try:
+        return float((cache_home() / "kernel" / "seconds_per_node").read_text())
+    except (OSError, ValueError):
+        began, table = time.perf_counter(), dict[int, int]()
+        for i in range(50_000):
+            table[i & 1023] = table.get(i & 1023, 0) + i
+        return 0.16 * (time.perf_counter() - began)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # functions that generated modules wrap, by fingerprint
@@ -278,10 +367,8 @@ function = FUNCTIONS[{key!r}]
 
 @numba.cfunc("void(float64[:, ::1], int64, float64[::1])", nopython=True, cache={cache})
 def rank(values, n, out):
-    out[:n] = function({arguments})
+    {body}
 """
-
-
 _SCORER = """\
 import numba
 from gpuyard.sim.kernel.compiler import FUNCTIONS
@@ -294,21 +381,34 @@ def rank(values, n, weights, out):
     {body}
 """
 _BY_JOB = "for i in range(n):\n        out[i] = function({arguments})"
-_AT_ONCE = "out[:n] = function({arguments})"
+_AS_ARRAY = """numbers = function({arguments})
+    for i in range(n):
+        out[i] = numbers[i if len(numbers) == n else 0]"""
+_AS_NUMBER = "out[:n] = function({arguments})"
 
 
 def compile_policy(policy: Policy) -> Any:
     """The policy as a compiled function of columns; raises what numba raises."""
-    return _compiled("policy", _SOURCE, policy, arguments=", ".join(_arguments(policy, ":n")))
+    return _of_columns("policy", _SOURCE, policy)
 
 
 def compile_scorer(policy: Policy) -> Any:
     """The policy as a compiled function of columns and weights; compiled once for all values of the weights."""
     if policy.weights is None:
-        body = _AT_ONCE.format(arguments=", ".join(_arguments(policy, ":n")))
-    else:
-        body = _BY_JOB.format(arguments=", ".join([*_arguments(policy, "i"), "weights"]))
-    return _compiled("scorer", _SCORER, policy, body=body)
+        return _of_columns("scorer", _SCORER, policy)
+    body = _BY_JOB.format(arguments=", ".join([*_arguments(policy, "i"), "weights"]))
+    return _compiled("scorer", _SCORER, policy, body)
+
+
+def _of_columns(name: str, template: str, policy: Policy) -> Any:
+    """A policy of whole columns. It returns an array, as nearly all do, or one number for all jobs."""
+    from numba.core.errors import TypingError
+
+    arguments = ", ".join(_arguments(policy, ":n"))
+    try:
+        return _compiled(name, template, policy, _AS_ARRAY.format(arguments=arguments))
+    except TypingError:  # storing into a slice takes any of them, and seconds to compile
+        return _compiled(name, template, policy, _AS_NUMBER.format(arguments=arguments))
 
 
 def _arguments(policy: Policy, index: str) -> list[str]:
@@ -316,15 +416,16 @@ def _arguments(policy: Policy, index: str) -> list[str]:
     return [f"values[{c}, {index}]" for c in range(len(policy.columns))] + [repr(value) for value in settings]
 
 
-def _compiled(name: str, template: str, policy: Policy, **rest: str) -> Any:
+def _compiled(name: str, template: str, policy: Policy, body: str) -> Any:
     """The function of a template, kept on disk under the fingerprint of the policy's own, if it has one."""
     fingerprint = _fingerprint(policy.function)
     key = fingerprint or f"process-{id(policy.function)}"
     if key not in FUNCTIONS:
         FUNCTIONS[key] = _for_numba(policy.function, {})
-    source = template.format(key=key, cache=fingerprint is not None, **rest)
+    source = template.format(key=key, cache=fingerprint is not None, body=body)
     if fingerprint is not None:
-        return load(name, source).rank
+        with nullcontext() if is_compiled(name, source, "rank") else alone(name, source):
+            return load(name, source).rank
     module = ModuleType(f"gpuyard_{name}_of_this_process")
     exec(source, module.__dict__)
     return module.rank

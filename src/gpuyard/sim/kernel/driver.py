@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from gpuyard.core.columns import ALWAYS, COLUMNS
 from gpuyard.core.loops import backfill, conservative, formulas, placement, pool, victims
 from gpuyard.core.loops.pool import PACKING, RANDOM, Flags, Floats, Ints, Site, on_copy
 from gpuyard.core.model import Cluster, Request
-from gpuyard.core.planner import OrderedPlanner
+from gpuyard.core.planner import OrderedPlanner, ordered
 from gpuyard.core.policy import Policy, PolicyError
 from gpuyard.core.queue_features import length_of
 from gpuyard.core.state import State
@@ -131,9 +131,29 @@ def drive(
         by_arrival = trace.arrival_order()
         trace, estimates, restart_cost = trace.take(by_arrival), estimates[by_arrival], restart_cost[by_arrival]
     run = Run(trace, cluster, planner, estimates, restart_cost, round_length, seed)
-    with nullcontext() if is_compiled(planner) else compiler.alone():
-        watched(run.call, run.schedule.done, len(trace), progress)
+    watched(run.call, run.schedule.done, len(trace), progress)
     return run.result()
+
+
+def compilation(planner: OrderedPlanner) -> compiler.Compilation:
+    variant = variant_for(planner)
+    return compiler.Compilation(variant[0], _source(variant), variant[0])
+
+
+def compile_for(planner: OrderedPlanner, show: Callable[[compiler.Compilation], None] | None = None) -> None:
+    """Load the driver and the policy, or compile them, by simulating one job; `show` is called every now and then."""
+    one = replace(Trace.of([0.0], [1.0], [1]), in_order=True)
+
+    def drive_one(progress: Progress | None) -> None:
+        fresh = ordered(planner.policy, planner.discipline, planner.placement)
+        drive(one, Cluster((1,)), fresh, estimates=one.run, restart_cost=np.zeros(1), progress=progress)
+
+    if is_compiled(planner):
+        drive_one(None)
+        return
+    variant = variant_for(planner)
+    with compiler.alone(variant[0], _source(variant)), compilation(planner) as under_way:
+        drive_one(None if show is None else lambda *_: show(under_way))
 
 
 def watched(call: Callable[[], None], done: Ints, total: int, progress: Progress | None) -> None:

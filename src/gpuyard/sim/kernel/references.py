@@ -12,10 +12,12 @@ from typing import Any
 
 import numba
 from llvmlite import ir
+from llvmlite.binding import parse_bitcode
 from numba import types
 from numba.core import cgutils
+from numba.core.caching import Cache, CompileResultCacheImpl
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler
+from numba.core.compiler import Compiler, CompileResult
 from numba.core.imputils import impl_ret_borrowed, lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import intrinsic, models, register_model
@@ -99,6 +101,16 @@ class _Part(JITCodeLibrary):  # type: ignore[misc]
         self._ensure_finalized()
         return 0
 
+    def serialize_using_object_code(self) -> tuple[str, bytes]:
+        return self.name, self._final_module.as_bitcode()
+
+    @classmethod
+    def restored(cls, codegen: Any, name: str, code: bytes) -> _Part:
+        library = cls(codegen, name)
+        library._final_module = parse_bitcode(code)
+        library._finalize_final_module()
+        return library
+
 
 class _EntryBody(_Part):
     """It is not inlined: LLVM must not move reads of a record, which never changes, ahead of its making."""
@@ -123,3 +135,54 @@ def _pipeline(library: Any) -> dict[str, Any]:
 
 
 PART, ENTRY_BODY = _pipeline(_Part), _pipeline(_EntryBody)
+
+
+class _PartOnDisk(CompileResultCacheImpl):  # type: ignore[misc]
+    def rebuild(self, target_context: Any, payload: Any) -> Any:
+        (name, code), *rest = payload
+        restore = _Restoring(target_context, _Part.restored(target_context.codegen(), name, code))
+        return CompileResult._rebuild(restore, None, *rest)
+
+
+class _Restoring:
+    """A target context that hands out a library that exists already."""
+
+    def __init__(self, context: Any, library: _Part) -> None:
+        self._context, self._library = context, library
+
+    def codegen(self) -> _Restoring:
+        return self
+
+    def unserialize_library(self, state: None) -> _Part:
+        return self._library
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+LOADED: set[tuple[str, str]] = set()
+"""Modules and names of functions that were found on disk, so that neither they nor what they call is compiled."""
+
+
+class _PartCache(Cache):  # type: ignore[misc]
+    _impl_class = _PartOnDisk
+
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        found = super().load_overload(signature, target_context)
+        if found is not None:
+            LOADED.add((self._py_func.__module__, self._py_func.__name__))
+        return found
+
+
+def kept(dispatcher: Any) -> Any:
+    """Keep a function on disk as soon as it is compiled, so that an interrupted compilation goes on from there.
+
+    It is compiled once for all numbers: numba would compile it again where a caller passes a constant.
+    """
+    if TRIED:
+        dispatcher._cache = _PartCache(dispatcher.py_func)
+        template = dispatcher.get_call_template
+        dispatcher.get_call_template = lambda arguments, named: template(
+            [types.unliteral(one) for one in arguments], {name: types.unliteral(one) for name, one in named.items()}
+        )
+    return dispatcher
