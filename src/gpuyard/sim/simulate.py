@@ -154,9 +154,13 @@ def _show_compilation(what: str) -> Callable[[Compilation], None]:
             return
         told = compilation.seconds
         done = f"{len(compilation.done())} of {compilation.total} functions"
-        _say(f"compiling the kernel for {what}: {done}, {told:.0f} s, about {compilation.left():.0f} s left")
+        left = f"{told:.0f} s, about {compilation.left():.0f} s left"
+        _say(f"compiling the kernel for {what}: {done}, {left} (now {compilation.now})")
 
     return show
+
+
+_LOOK_AFTER = 0.3  # seconds of replay that tell how long all of it will take
 
 
 class _CompilingIsSooner(Exception):
@@ -177,7 +181,7 @@ def _while_sooner(planner: OrderedPlanner, progress: Progress | None) -> Progres
     def report(done: int, total: int) -> None:
         seconds = time.perf_counter() - began
         left = seconds * (total - done) / done
-        if seconds > 0.3 and left > limit:
+        if seconds > _LOOK_AFTER and left > limit:
             _say(f"replay would take another {left:.0f} s, so the kernel is compiled now")
             raise _CompilingIsSooner
         if progress is not None:

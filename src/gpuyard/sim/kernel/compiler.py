@@ -124,12 +124,24 @@ def merged_source(
     *,
     whole_arrays: bool = False,
 ) -> str:
-    """What `entry` needs of the modules, in one; its machine code is kept on disk.
+    """What `entry` needs of the modules, in one; this text and its machine code are kept on disk.
 
     Named tuples stay those of the modules, since callers make them. Bins are nodes throughout. `settled`: how
     comparisons with constants end, where that is known; code that is never reached is left out. `whole_arrays`: whether
     functions compute with arrays as a whole, not number by number.
     """
+    given = "\n".join(Path(str(one.__file__)).read_text() for one in (sys.modules[__name__], *modules))
+    path = _path("merged", f"{given}{entry}{settled}{whole_arrays}")
+    if path.is_file():
+        return path.read_text()
+    source = _merge(modules, entry, settled, whole_arrays)
+    _written(path, source)
+    return source
+
+
+def _merge(
+    modules: tuple[ModuleType, ...], entry: str, settled: tuple[tuple[str, bool], ...], whole_arrays: bool
+) -> str:
     header = [
         "from __future__ import annotations",
         "import numba",
@@ -291,7 +303,7 @@ class Compilation:
         functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
         self._calls = {one: _reachable(one, functions) for one in functions}
         self._work = {one: sum(1 for _ in ast.walk(node)) for one, node in functions.items()}
-        self._finished = set[str]()
+        self._finished, self.now = set[str](), "the policy"
         self._began = time.monotonic()
         self.total, self.expected = len(functions), sum(self._work.values()) * _seconds_per_node()
 
@@ -299,8 +311,10 @@ class Compilation:
         from numba.core import event
 
         class Listener(event.Listener):  # type: ignore[misc]
-            def on_start(self, event: Any) -> None:
-                """Nothing is finished yet."""
+            def on_start(listener, event: Any) -> None:  # noqa: N805
+                function = event.data["dispatcher"].py_func
+                if function.__module__ == self._title:
+                    self.now = function.__name__.removeprefix("_")
 
             def on_end(listener, event: Any) -> None:  # noqa: N805
                 function = event.data["dispatcher"].py_func
@@ -350,10 +364,14 @@ def _seconds_per_node() -> float:
     try:
         return float((cache_home() / "kernel" / "seconds_per_node").read_text())
     except (OSError, ValueError):
-        began, table = time.perf_counter(), dict[int, int]()
-        for i in range(50_000):
-            table[i & 1023] = table.get(i & 1023, 0) + i
-        return 0.16 * (time.perf_counter() - began)
+        return 0.8 * min(_loop_seconds() for _ in range(5))
+
+
+def _loop_seconds() -> float:
+    began, table = time.perf_counter(), dict[int, int]()
+    for i in range(10_000):
+        table[i & 1023] = table.get(i & 1023, 0) + i
+    return time.perf_counter() - began
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # functions that generated modules wrap, by fingerprint

@@ -235,14 +235,16 @@ class Run:
 
     def _rejected(self) -> dict[int, str]:
         trace = self.trace
-        demands = np.stack((trace.gpus.astype(np.float64), trace.memory)) if trace.memory.any() else trace.gpus[None, :]
-        kinds, kind = np.unique(demands, axis=1, return_inverse=True) if len(demands) > 1 else _kinds(trace.gpus)
+        if trace.memory.any():
+            kinds, kind = np.unique(np.stack((trace.gpus, trace.memory)), axis=1, return_inverse=True)
+            asked = [(int(k), float(memory), kind.ravel() == i) for i, (k, memory) in enumerate(kinds.T)]
+        else:
+            asked = [(int(k), 0.0, None) for k in np.flatnonzero(np.bincount(trace.gpus))]
         found: dict[int, str] = {}
-        for i in range(kinds.shape[1]):
-            memory = float(kinds[1, i]) if len(kinds) > 1 else 0.0
-            reason = self.planner.refuses(self.state, Request(gpus=int(kinds[0, i]), memory=memory))
+        for k, memory, rows in asked:
+            reason = self.planner.refuses(self.state, Request(gpus=k, memory=memory))
             if reason is not None:
-                found |= dict.fromkeys(np.flatnonzero(kind.ravel() == i).tolist(), reason)
+                found |= dict.fromkeys(np.flatnonzero(trace.gpus == k if rows is None else rows).tolist(), reason)
         return dict(sorted(found.items()))
 
     def call(self) -> None:
@@ -388,11 +390,6 @@ class Run:
             rejected=self.rejected,
             segments=segments,
         )
-
-
-def _kinds(gpus: Ints) -> tuple[Ints, Ints]:
-    sizes = np.flatnonzero(np.bincount(gpus)).astype(np.int64)
-    return sizes[None, :], np.searchsorted(sizes, gpus)
 
 
 def _codes(policy: Policy) -> Ints:
