@@ -413,7 +413,9 @@ def _when(policy: Policy) -> int:
     return dynamic_priority.ONE_WAY if policy.one_way and moving == {"wait"} else dynamic_priority.EVERY_PLAN
 
 
-_KEPT = frozenset({"asked", "values", "near", "near_keys", "keys", "rows", "gpus", "nodes", "submit", "run"})
+_KEPT = frozenset(
+    {"asked", "values", "near", "near_keys", "spare", "spare_keys", "keys", "rows", "gpus", "nodes", "submit", "run"}
+)
 """Arrays that no run writes, or that are written before they are read: these need no reset."""
 
 
