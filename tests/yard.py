@@ -25,8 +25,8 @@ from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon
 from gpuyard.errors import GpuyardError
 
-PATIENCE = 60.0
-"""Seconds after which something that should happen counts as not happening: far more than it takes."""
+PATIENCE = 120.0
+"""Seconds after which something that should happen counts as not happening: far more than it takes anywhere."""
 
 
 class Done(NamedTuple):
