@@ -7,19 +7,32 @@ BIN := $(VENV)/bin
 ARGS ?=
 # Tests mostly wait, for daemons, jobs and browsers: two for each core keep it busy.
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Outside of this folder, so that a fresh clone has it as well. It goes by the content of files, not by their paths.
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpuyard-test
 
-.PHONY: demo test lint bench bench-simulator bench-queue bench-server bench-page bench-sharing bench-recording bench-learned bench-learning bench-kubernetes bench-adaptation screenshots chaos clean
+.PHONY: demo test test-system lint bench bench-simulator bench-queue bench-server bench-page bench-sharing bench-recording bench-learned bench-learning bench-kubernetes bench-adaptation screenshots chaos clean
 
 demo: $(VENV)/.installed
 	$(BIN)/gpuyard demo $(ARGS)
 
-test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+# What needs nothing but Python. Lint runs beside it, with its words kept for the end.
+test: $(VENV)/.installed-dev
+	@words=$$(mktemp); trap 'rm -f $$words' EXIT; \
+	$(MAKE) --no-print-directory lint >$$words 2>&1 & lint=$$!; \
+	$(PYTEST) -m 'not system' $(ARGS); tests=$$?; \
+	wait $$lint; lint=$$?; cat $$words; \
+	test $$tests -eq 0 && test $$lint -eq 0
+
+# What needs a browser, Kubernetes, Prometheus, tmux or root; as root it installs them (Debian, Ubuntu).
+test-system: $(VENV)/.installed-dev
+	bash tests/system-needs.sh
+	$(PYTEST) -m system $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --cache-dir $(CACHE)/mypy
 	$(BIN)/lint-imports
 
 bench: bench-simulator bench-queue bench-sharing bench-learned bench-recording bench-server bench-page
@@ -48,6 +61,7 @@ bench-recording: $(VENV)/.installed-dev
 # Wants the API server of the tests: bash tests/kube/build-apiserver.sh
 bench-kubernetes: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.kubeplans
+	$(BIN)/python -m bench.kubetimes
 	$(BIN)/python -m bench.kubernetes $(ARGS)
 
 # Some four minutes; with ARGS=--record, which records the examples anew, half an hour.

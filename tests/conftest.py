@@ -16,19 +16,27 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
 
-_NEEDS = {"browser": "browser", "kube": "kube", "chaos": "slow", "fuzzing": "slow"}
+_OF_FOLDERS = {"browser": "browser", "kube": "kube", "chaos": "slow"}
 """Markers of all tests in a folder; others stand at the tests."""
-_ROOT_FIXTURES = {"groups", "ann", "disk", "systemd"}
-"""Fixtures that make users, mount file systems or start systemd."""
+_OF_FIXTURES = {
+    **dict.fromkeys(("groups", "ann", "disk", "systemd"), "root"),
+    "scene": "prometheus",
+    "terminal": "program",
+}
+"""Markers of all tests with a fixture that makes users, mounts file systems, or starts systemd, Prometheus or tmux."""
+_SYSTEM = ("browser", "kube", "root", "prometheus", "program")
+"""Who has one of these markers is `system` as well, and runs by `make test-system`: it needs more than Python."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        parts = item.path.relative_to(REPOSITORY).parts
-        if len(parts) > 1 and parts[1] in _NEEDS:
-            item.add_marker(_NEEDS[parts[1]])
-        if _ROOT_FIXTURES & set(getattr(item, "fixturenames", ())):
-            item.add_marker("root")
+        folder = item.path.relative_to(REPOSITORY).parts[1]
+        fixtures = getattr(item, "fixturenames", ())
+        needs = {_OF_FOLDERS.get(folder), *(_OF_FIXTURES.get(name) for name in fixtures)}
+        for marker in sorted(needs - {None}, key=str):
+            item.add_marker(str(marker))
+        if any(item.get_closest_marker(name) for name in _SYSTEM):
+            item.add_marker("system")
 
 
 @pytest.fixture(scope="session")

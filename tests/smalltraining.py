@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gpuyard.adapt.budget import Budget
+from gpuyard.adapt.clocks import Clock
 from gpuyard.adapt.decisions import Asking, Decision, Situation, grow, nothing
 from gpuyard.adapt.training.trainer import BudgetedTrainer
 
@@ -38,6 +40,22 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=1e-2)
 
 
+class PassingClock:
+    """Passes by itself, as a real one does, but the same way every time: a bit, more or less, at every look at it."""
+
+    exact, jitter = False, 0.002
+
+    def __init__(self, tick: float = 0.001) -> None:
+        self._now, self._tick, self._random = 0.0, tick, random.Random(1)
+
+    def now(self) -> float:
+        self._now += self._tick * self._random.uniform(0.5, 1.5)
+        return self._now
+
+    def charge(self, cost: float) -> None:
+        """Time passes by itself."""
+
+
 class Choose:
     """Decides as a test says: numbers of options in turn, then nothing."""
 
@@ -52,7 +70,7 @@ class Choose:
         return grow(situation, situation.options[action], "as told")
 
 
-def training(total: float = 120.0, clock: str = "virtual", *actions: int, **settings: Any) -> BudgetedTrainer:
+def training(total: float = 120.0, clock: Clock | str = "virtual", *actions: int, **settings: Any) -> BudgetedTrainer:
     """A training that decides at a quarter and at half of its budget."""
     chosen: dict[str, Any] = {
         "decider": Choose(*actions),

@@ -24,9 +24,11 @@ from gpuyard.cli import main
 from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon
 from gpuyard.errors import GpuyardError
+from tests import nest
+from tests.nest import Hatched
 
-PATIENCE = 60.0
-"""Seconds after which something that should happen counts as not happening: far more than it takes."""
+PATIENCE = 120.0
+"""Seconds after which something that should happen counts as not happening: far more than it takes anywhere."""
 
 
 class Done(NamedTuple):
@@ -51,7 +53,8 @@ class Yard:
 
     def __init__(self, data_dir: Path, cwd: Path) -> None:
         self.data_dir, self.cwd = data_dir, cwd
-        self.daemon: subprocess.Popen[bytes] | None = None
+        self.daemon: subprocess.Popen[bytes] | Hatched | None = None
+        self.forks = True  # whether daemons may be forked from a nest; not where their command line matters
         self.client = Client(data_dir=data_dir)
         outside = {name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_")}
         self.environment = outside | {
@@ -113,11 +116,15 @@ class Yard:
 
     def serve(self, *arguments: str) -> None:
         """Start the daemon, and wait until it answers."""
-        command = [sys.executable, "-m", "gpuyard", "serve", "--simulate-gpus", "4x16G", *arguments]
+        words = ["serve", "--simulate-gpus", "4x16G", *arguments]
         with (self.data_dir / "daemon.log").open("ab") as log:
-            self.daemon = subprocess.Popen(
-                command, cwd=self.cwd, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            if self.forks and nest.fits(self.environment):
+                self.daemon = nest.hatch(words, self.cwd, self.environment, log)
+            else:
+                command = [sys.executable, "-m", "gpuyard", *words]
+                self.daemon = subprocess.Popen(
+                    command, cwd=self.cwd, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
         until(self._answers, "an answer of the daemon")
 
     def is_up(self) -> bool:

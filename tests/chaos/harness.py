@@ -18,13 +18,18 @@ from gpuyard.engines.local import processes
 
 SOURCES = Path(gpuyard.__file__).parents[1]
 GPUS = 4
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds that anything may take on a busy machine before a test gives up."""
 
 SCRIPT = r"""
 place=$1 seconds=$2
+now() { # again, where the signal that ends the job ended `date`
+    at=
+    until [ -n "$at" ]; do at=$(date +%s.%N); done
+}
 stamp() {
-    printf '%s %s %s %s %s %s\n' "$1" "$GPUYARD_JOB_ID" "$GPUYARD_ATTEMPT" "$GPUYARD_GPUS" $$ "$(date +%s.%N)" \
+    now
+    printf '%s %s %s %s %s %s\n' "$1" "$GPUYARD_JOB_ID" "$GPUYARD_ATTEMPT" "$GPUYARD_GPUS" $$ $at \
         >>"$place/$GPUYARD_JOB_ID"
 }
 trap 'stamp stop; exit 143' TERM
@@ -40,9 +45,14 @@ exit $((GPUYARD_JOB_ID % 7))
 
 STOPPABLE = r"""
 place=$1 steps=$2
+now() { # as above
+    at=
+    until [ -n "$at" ]; do at=$(date +%s.%N); done
+}
 stamp() {
-    printf '%s %s %s %s %s %s %s\n' "$1" "$GPUYARD_JOB_ID" "$GPUYARD_ATTEMPT" "$GPUYARD_GPUS" $$ \
-        "$(date +%s.%N)" $done >>"$place/$GPUYARD_JOB_ID"
+    now
+    printf '%s %s %s %s %s %s %s\n' "$1" "$GPUYARD_JOB_ID" "$GPUYARD_ATTEMPT" "$GPUYARD_GPUS" $$ $at $done \
+        >>"$place/$GPUYARD_JOB_ID"
 }
 file=$GPUYARD_CHECKPOINT_DIR/done done=0
 [ -e "$file" ] && read -r done <"$file"
@@ -89,7 +99,7 @@ def read_stamps(folder: Path) -> list[Stamp]:
     """All that jobs have stamped, in the order of time."""
     found = []
     for path in folder.iterdir():
-        for line in path.read_text().splitlines():
+        for line in path.read_text().split("\n")[:-1]:  # a job may be about to write the last one
             kind, job, attempt, gpus, pid, at, *done = line.split(" ")
             where = tuple(map(int, gpus.split(",")))
             found.append(Stamp(kind, job, int(attempt), where, int(pid), float(at), *map(int, done)))

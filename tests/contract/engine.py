@@ -14,6 +14,8 @@ import pytest
 
 from gpuyard.engines.base import Abandoned, Ended, Engine, LaunchRefused, NeverBegan, Placement, Report, Running, Task
 
+PATIENCE = 120.0
+"""Seconds that anything may take on a busy machine before a test gives up."""
 R = TypeVar("R", Running, Ended, NeverBegan)
 
 
@@ -34,7 +36,7 @@ class Watch:
         self._poll.poll(int(wait * 1000 + 0.999))
         self.reports += self.engine.observe()
 
-    def until(self, kind: type[R], job: str, attempt: int = 1, seconds: float = 10.0) -> R:
+    def until(self, kind: type[R], job: str, attempt: int = 1, seconds: float = PATIENCE) -> R:
         """Wait for a report of this kind."""
         deadline = time.monotonic() + seconds
         while True:
@@ -69,7 +71,7 @@ class Watch:
 
     def wait_for(self, name: str, lines: int = 1) -> list[str]:
         """Wait until a job has written that many lines to a file in the test's directory."""
-        path, deadline = self.directory / name, time.monotonic() + 10
+        path, deadline = self.directory / name, time.monotonic() + PATIENCE
         while not path.exists() or path.read_text().count("\n") < lines:
             assert time.monotonic() < deadline, f"{name} is not there"
             self.turn(0.01)
@@ -213,12 +215,11 @@ class EngineContract:
         assert len([report for report in watch.reports if isinstance(report, Ended)]) == 1
 
     def test_stop_kills_what_does_not_listen(self, watch: Watch) -> None:
-        watch.shell("1", "trap '' TERM; echo >up; while :; do sleep 0.02; done")
+        watch.shell("1", "trap 'echo heard' TERM; echo >up; while :; do sleep 0.02; done")
         watch.wait_for("up")
-        begun = time.monotonic()
-        watch.engine.stop("1", 1, 0.3)
+        watch.engine.stop("1", 1, 1.5)
         assert watch.until(Ended, "1").code == 137
-        assert 0.3 <= time.monotonic() - begun < 3
+        assert b"heard" in watch.log("1")  # it had time to end by itself
 
     def test_a_second_stop_may_be_less_patient(self, watch: Watch) -> None:
         watch.shell("1", "trap '' TERM; echo >up; while :; do sleep 0.02; done")
@@ -226,7 +227,7 @@ class EngineContract:
         watch.engine.stop("1", 1, 60)
         watch.idle(0.05)
         watch.engine.stop("1", 1, 0)
-        assert watch.until(Ended, "1", seconds=3).code == 137
+        assert watch.until(Ended, "1", seconds=30).code == 137  # half of the first one's patience
 
     def test_stop_by_another_signal(self, watch: Watch) -> None:
         child = "sh -c 'trap \"echo child; exit\" USR1; echo >child; while :; do sleep 0.02; done'"
@@ -339,7 +340,7 @@ class EngineContract:
         second = watches()
         assert isinstance(second.engine.adopt("1", 1), Running)
         second.engine.stop("1", 1, 0.1)
-        assert second.until(Ended, "1", seconds=3).code == 137
+        assert second.until(Ended, "1", seconds=30).code == 137
 
     def test_a_new_life_learns_what_ended_meanwhile(self, watches: Callable[[], Watch]) -> None:
         first = watches()

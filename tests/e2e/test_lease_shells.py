@@ -13,6 +13,7 @@ import sys
 import termios
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,16 @@ def shell(yard: Yard, *command: str, **more: Any) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@contextlib.contextmanager
+def killed_in_the_end(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
+    """A process that nobody waits for where a test fails."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 WAYS = """
 a=$(gpuyard acquire --gpu-memory 1G --name plain)
 b=$(gpuyard acquire --gpu-memory 1G --name pipe | head -1)
@@ -58,7 +69,11 @@ read line
 
 def test_a_shell_that_waits_for_its_own_lease_is_told(program: Yard) -> None:
     loop = "for n in 1 2; do X=$(gpuyard acquire --gpus 3) sh -c 'echo $X'; done"
-    process = shell(program, "bash", "-c", loop)
+    with killed_in_the_end(shell(program, "bash", "-c", loop)) as process:
+        _waits_for_its_own(program, process)
+
+
+def _waits_for_its_own(program: Yard, process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline() == "0,1,2\n"
@@ -73,18 +88,17 @@ def test_a_shell_that_waits_for_its_own_lease_is_told(program: Yard) -> None:
     assert process.communicate(timeout=PATIENCE)[0] == "0,1,2\n"
 
 
-@pytest.mark.parametrize("name", ["bash", "dash", "zsh"])
+@pytest.mark.parametrize("name", ["bash", "dash", pytest.param("zsh", marks=pytest.mark.program)])
 def test_the_shell_that_asks_holds_the_lease(program: Yard, name: str) -> None:
-    if shutil.which(name) is None:
+    if shutil.which(name) is None:  # bash and dash: only where they are no part of the system, as they are of Debian
         pytest.skip(f"no {name}; apt-get install {name}")
     (program.cwd / "script").write_text(WAYS)
-    with shell(program, name, "script") as script:
+    with killed_in_the_end(shell(program, name, "script")) as script:
         assert script.stdout is not None
         assert script.stdout.readline().split() == 9 * ["0"]
         held = program.client.jobs(state="running")
         names = ["plain", "pipe", "export", "function", "parentheses", "timeout", "several", "prefix", "bare", "xargs"]
         assert {job["name"]: job.get("pid") for job in held} == dict.fromkeys(names, script.pid)
-        script.kill()
     until(lambda: not program.client.jobs(), "the end of all leases")
 
 
@@ -99,7 +113,7 @@ bash -c 'gpu=$(gpuyard acquire --gpus 3); echo $gpu'
 
 
 def test_a_subshell_that_asks_for_itself_holds_it_and_leaves_it_to_the_next(program: Yard) -> None:
-    with shell(program, "bash", "-c", SUBSHELLS) as script:
+    with killed_in_the_end(shell(program, "bash", "-c", SUBSHELLS)) as script:
         out, err = script.communicate(timeout=PATIENCE)
     *tasks, third, fourth = out.splitlines()
     assert len(tasks) == 2, err
@@ -111,7 +125,7 @@ def test_a_subshell_that_asks_for_itself_holds_it_and_leaves_it_to_the_next(prog
 
 
 def test_a_waiting_command_gives_up_when_it_is_ended_and_tells_why_it_waits(program: Yard) -> None:
-    with subprocess.Popen(["sleep", "1000"]) as other:
+    with killed_in_the_end(subprocess.Popen(["sleep", "1000"])) as other:
         assert program("acquire", "--gpus", "4", "--pid", str(other.pid)).out == "0,1,2,3\n"
         late = program("acquire", "--timeout", "0.1")
         assert (late.code, late.out) == (1, "")
@@ -132,7 +146,6 @@ def test_a_waiting_command_gives_up_when_it_is_ended_and_tells_why_it_waits(prog
                 assert f"lease {waiting['id']} waits: needs 1 GPU, 0 idle" in done.err
             if end is None:
                 assert f"lease {waiting['id']} was cancelled: cancelled while it waited" in done.err
-        other.kill()
     until(lambda: not program.client.jobs(), "the end of the lease")
 
 
@@ -157,10 +170,11 @@ def test_a_shell_that_somebody_types_in_loses_its_lease_when_it_is_not_used(own_
     own_yard.serve()
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "gpuyard", "acquire"]
-    with subprocess.Popen(
+    bash = subprocess.Popen(
         ["bash", "--norc", "-i"], env=own_yard.environment, cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave,
         start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0) and None,
-    ) as typed_in:  # fmt: skip
+    )  # fmt: skip
+    with killed_in_the_end(bash) as typed_in:
         threading.Thread(target=_read_all, args=(master,), daemon=True).start()
         os.write(master, f"unused=$({' '.join(command)})\n".encode())
         unused = until(lambda: own_yard.client.jobs(state="running"))[0]

@@ -18,6 +18,13 @@ GO_ON = "echo on; while [ ! -e go ]; do sleep 0.02; done; echo off; exit 6"
 
 
 @pytest.fixture
+def own_yard(own_yard: Yard) -> Yard:
+    """One whose daemon is a program, since some commands start it again by its command line."""
+    own_yard.forks = False
+    return own_yard
+
+
+@pytest.fixture
 def long_yard(own_yard: Yard) -> Iterator[Yard]:
     """A yard whose daemon may be started anew by a command; none is left of it."""
     yield own_yard

@@ -290,6 +290,7 @@ def test_a_job_that_did_not_run_and_one_that_there_is_not(yard: Yard) -> None:
     assert not (yard.cwd / "none").exists()
 
 
+@pytest.mark.program
 def test_on_a_terminal_ctrl_c_reaches_the_command_once(here: Yard) -> None:
     count = "n=0; trap 'n=$((n+1)); echo heard $n' INT; echo ready; until test -e go; do sleep 0.05; done; echo $n >n"
     (here.cwd / "count.sh").write_text(count)
@@ -303,6 +304,7 @@ def test_on_a_terminal_ctrl_c_reaches_the_command_once(here: Yard) -> None:
     assert (here.cwd / "n").read_text() == "1\n"
 
 
+@pytest.mark.program
 def test_a_live_view_of_gpus(here: Yard) -> None:
     line = f"cd {here.cwd} && {sys.executable} -m gpuyard monitor --gpu 0 --simulate-gpus 2x16G --no-plots --out out"
     with Terminal(here.cwd, line, here.environment, 100, 30) as terminal:

@@ -53,6 +53,7 @@ def value(yard: Yard, name: str, **labels: str) -> float | None:
     return found[0] if found else None
 
 
+@pytest.mark.prometheus
 def test_promtool_finds_nothing_to_complain_about(yard: Yard) -> None:
     promtool = tool("promtool")
     yard.wait(yard.submit("true"))
@@ -230,6 +231,7 @@ def test_the_dashboard_shows_what_there_is(yard: Yard) -> None:
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.prometheus
 def test_the_scrape_example_is_valid(tmp_path: Path) -> None:
     promtool = tool("promtool")
     (tmp_path / "token").write_text("x")
@@ -239,6 +241,7 @@ def test_the_scrape_example_is_valid(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.prometheus
 def test_a_real_prometheus_scrapes_it(own_yard: Yard, tmp_path: Path) -> None:
     own_yard.serve("--port", "0")
     own_yard.submit("--gpus", "4", "sleep", "600")

@@ -174,6 +174,7 @@ def test_a_units_program_is_found_again(machine: Machine, monkeypatch: pytest.Mo
         assert found_units(machine.cwd)[0].program == program
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("whose", ["--user", "--system"])
 def test_systemd_finds_nothing_wrong_with_the_unit(machine: Machine, whose: str) -> None:
     if shutil.which("systemd-analyze") is None:

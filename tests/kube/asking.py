@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from gpuyard.kubernetes.api_client import ApiError
 from tests.kube.cluster import Cluster
 from tests.yard import until
-
-
-def bound_after(cluster: Cluster, name: str, since: float | None = None) -> float:
-    """Seconds until a pod has a node, from when this is called or from then."""
-    began = time.monotonic() if since is None else since
-    until(lambda: cluster.get_pod(name)["spec"].get("nodeName"), f"a node for {name}")
-    return time.monotonic() - began
 
 
 def message(cluster: Cluster, pod: str, reason: str = "FailedScheduling") -> str:

@@ -14,7 +14,7 @@ from tests.kube.schedulers import Scheduler
 from tests.kube.server import ADMIN, KubeServer, make
 from tests.kube.statuses import condition, now
 from tests.kube.sweeping import POLICY, sweep
-from tests.yard import Done, Yard
+from tests.yard import PATIENCE, Done, Yard
 
 DEFAULT = "default"
 
@@ -147,7 +147,7 @@ class Cluster:
             if reason in (None, event["reason"]) and pod in (None, event["involvedObject"]["name"])
         ]  # fmt: skip
 
-    def wait_bound(self, wanted: Sequence[str], seconds: float = 10.0) -> dict[str, Object]:
+    def wait_bound(self, wanted: Sequence[str], seconds: float = PATIENCE) -> dict[str, Object]:
         """These pods, by name, once all of them have a node; a failure if that takes longer."""
         end = time.monotonic() + seconds
         while True:

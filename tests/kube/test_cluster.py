@@ -112,5 +112,5 @@ def test_the_real_scheduler_of_kubernetes_binds(cluster: Cluster, kube_server: K
     cluster.pod("theirs", gpus=1, scheduler="default-scheduler")
     cluster.pod("ours", gpus=1)
     with kube_server.kube_scheduler():
-        cluster.wait_bound(["theirs"], 30)
+        cluster.wait_bound(["theirs"])
     assert "nodeName" not in cluster.get_pod("ours")["spec"]

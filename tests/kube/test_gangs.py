@@ -120,7 +120,7 @@ def test_a_large_gang_is_not_starved_and_short_pods_fill_in(cluster: Cluster) ->
         said = until(lambda: message(cluster, "long7"), "why a long one waits")
         assert "reserved for gang default/g" in said
         assert placed(cluster, [f"long{number}" for number in range(8)]) == 0
-        cluster.wait_bound(gang, 20)
+        cluster.wait_bound(gang)
         assert placed(cluster, [f"long{number}" for number in range(8)]) == 0
         assert not kubelet.violations
         for name in gang:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from threading import Thread
 
 from gpuyard.kubernetes import names
 from gpuyard.kubernetes.api_client import ApiError, core, group
+from gpuyard.kubernetes.settings import Settings
 from tests.kube import books
 from tests.kube.asking import message
 from tests.kube.cluster import Cluster
@@ -86,7 +86,7 @@ def test_a_restart_in_the_middle_of_300_pods(cluster: Cluster, kube_server: Kube
     assert 60 < len(seen) < 300
     books.check(cluster)
     with cluster.scheduler("--no-leader-elect") as second:
-        found = cluster.wait_bound(wanted, 30)
+        found = cluster.wait_bound(wanted)
         thread.join()
         books.check(cluster)
         assert {name: books.place(found[name]) for name in seen} == seen, "something moved"
@@ -128,7 +128,8 @@ def _nodes(process: Scheduler) -> object:
     return view["nodes"], [{**pod, "estimate": 0} for pod in view["pods"]]
 
 
-def test_one_of_two_leads_and_the_other_follows_within_15_seconds(cluster: Cluster, kube_server: KubeServer) -> None:
+def test_one_of_two_leads_and_the_other_follows(cluster: Cluster, kube_server: KubeServer) -> None:
+    assert Settings().lease * 1.25 < 15  # seconds until the other one notices; bench/kubernetes.py takes the time
     for number in range(4):
         cluster.node(f"n{number}", gpus=8, gpu_memory="16Gi")
     wanted = [f"p{number}" for number in range(80)]
@@ -140,11 +141,8 @@ def test_one_of_two_leads_and_the_other_follows_within_15_seconds(cluster: Clust
         assert len(both["b"].json()["nodes"]) == 4
         thread.join()
         both["a"].process.kill()
-        killed = time.monotonic()
         create(kube_server, wanted[40:]).join()
-        found = cluster.wait_bound(wanted, 30)
-        took = time.monotonic() - killed
-        assert took < 15, took
+        found = cluster.wait_bound(wanted)
         books.check(cluster)
         assert holder(cluster) == "b"
         scheduled = Counter(event["involvedObject"]["name"] for event in cluster.events("Scheduled"))
@@ -155,11 +153,12 @@ def test_one_of_two_leads_and_the_other_follows_within_15_seconds(cluster: Clust
 def test_who_ends_in_order_hands_over_at_once(cluster: Cluster) -> None:
     cluster.node("n1", gpus=1)
     with replicas(cluster) as both:
+        os.kill(both["b"].pid, signal.SIGSTOP)
         assert both["a"].stop() == 0
-        ended = time.monotonic()
+        assert holder(cluster) == ""  # it is for anybody to take, and need not run out first
+        os.kill(both["b"].pid, signal.SIGCONT)
         cluster.pod("a", gpus=1)
         cluster.wait_bound(["a"])
-        assert time.monotonic() - ended < 5
         assert holder(cluster) == "b"
         assert "b leads now" in both["b"].log()
 
@@ -196,7 +195,7 @@ def test_killed_again_and_again(cluster: Cluster, kube_server: KubeServer) -> No
             process.process.wait()
         books.check(cluster)
     with cluster.scheduler("--no-leader-elect"):
-        cluster.wait_bound(wanted, 30)
+        cluster.wait_bound(wanted)
         thread.join()
         books.check(cluster)
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
-from statistics import median
 from typing import Any
 
 import pytest
 
 from gpuyard.kubernetes import names
 from gpuyard.kubernetes.api_client import core
+from gpuyard.kubernetes.settings import Settings
 from tests.kube import books
-from tests.kube.asking import bound_after, conflicts, message
+from tests.kube.asking import conflicts, message
 from tests.kube.cluster import Cluster
-from tests.yard import until
+from tests.yard import PATIENCE, until
 
 MIB = 2**20
 
@@ -23,18 +22,16 @@ MIB = 2**20
 # -- pods that are bound --------------------------------------------------------------------------------
 
 
-def test_pods_are_bound_within_a_second_and_told_why(cluster: Cluster) -> None:
+def test_pods_are_bound_and_told_why(cluster: Cluster) -> None:
     cluster.node("n1", gpus=2)
     cluster.node("n2", gpus=2)
-    took = []
     with cluster.scheduler() as process:
         for number in range(8):
             cluster.pod(f"share{number}", gpu_memory="6994Mi")
-            took.append(bound_after(cluster, f"share{number}"))
+            cluster.wait_bound([f"share{number}"])
         for number in range(2):
             cluster.pod(f"whole{number}", gpus=1)
-            took.append(bound_after(cluster, f"whole{number}"))
-        assert median(took) < 1.0, took
+            cluster.wait_bound([f"whole{number}"])
         given = books.check(cluster)
         assert sorted(given.values()) == [4 * 6994 * MIB] * 2 + [32510 * MIB] * 2  # the fullest that fits is taken
         share, all_of_it = cluster.get_pod("share0")["metadata"], cluster.get_pod("whole1")
@@ -169,22 +166,20 @@ def _evict(cluster: Cluster, name: str) -> None:
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_what_a_pod_had_is_free_within_a_second(cluster: Cluster, share: bool) -> None:
+def test_what_a_pod_had_is_free_as_soon_as_that_is_heard(cluster: Cluster, share: bool) -> None:
     cluster.node("n1", gpus=1)
     ends: list[Callable[[Cluster, str], None]] = [_succeed, _fail, Cluster.delete_pod, _evict]
     asks: dict[str, Any] = {"gpu_memory": "20Gi"} if share else {"gpus": 1}
-    took = []
+    assert Settings().resync > 2 * PATIENCE  # so it does not wait for everything to be listed again
     with cluster.scheduler():
         cluster.pod("p0", **asks)
         cluster.wait_bound(["p0"])
         for number, end in enumerate(ends, 1):
             cluster.pod(f"p{number}", **asks, namespace="default")
             message(cluster, f"p{number}")  # so that nothing but the end of the other lets it start
-            began = time.monotonic()
             end(cluster, f"p{number - 1}")
-            took.append(bound_after(cluster, f"p{number}", began))
+            cluster.wait_bound([f"p{number}"])
             books.check(cluster)
-    assert median(took) < 1.0, took
 
 
 def test_a_pod_that_takes_time_to_stop_keeps_its_gpu_until_then(cluster: Cluster) -> None:

@@ -63,7 +63,7 @@ def test_beside_the_scheduler_of_kubernetes(cluster: Cluster, kube_server: KubeS
         until(lambda: shadow(process).get("decided") == 2, "another")
         cluster.pod("ours", gpus=1)  # which is not theirs
         with kube_server.kube_scheduler():
-            cluster.wait_bound(["only", "plain"], 30)
+            cluster.wait_bound(["only", "plain"])
             until(lambda: shadow(process) == {"decided": 2, "agreed": 2}, "the comparison")
         cluster.node("n2", gpus=0)
         cluster.pod("wide", gpus=8, scheduler="default-scheduler")  # which nobody can have, but somebody gives it

@@ -109,7 +109,7 @@ def test_more_pods_share_a_gpu_than_ask_for_it(cluster: Cluster, eyes: Eyes) -> 
         assert " by history: 7.175G needed (pod default/p0 has used 6.833G for " in said
         assert cluster.get_pod(name)["metadata"]["annotations"][names.ADMITTED] == "history"
         assert charged(cluster, name) == pytest.approx(1.05 * 6994 * MIB, rel=0.01)
-        cluster.wait_bound(more, 40)  # the others, once the first have ended
+        cluster.wait_bound(more)  # the others, once the first have ended
         assert beside.kubelet.peak("more", 0) >= 4 * 6994 * MIB
         assert beside.kubelet.ooms == []
         assert beside.kubelet.violations == []
@@ -121,7 +121,7 @@ def test_memory_that_is_free_all_the_time_is_given_away(cluster: Cluster, eyes: 
         cluster.pod("wide", gpu_memory="31998Mi", hollow={"gpu-memory": "16000Mi"})
         cluster.wait_bound(["wide"])
         cluster.pod("guest", gpu_memory="15500Mi", image="other:1")  # only the margin of the other keeps that
-        cluster.wait_bound(["guest"], 40)
+        cluster.wait_bound(["guest"])
         said = message(cluster, "guest", "Scheduled")
         assert " by CBP: " in said
         assert "free in 80 % of " in said
@@ -135,7 +135,7 @@ def test_memory_that_follows_a_pattern_is_foreseen(cluster: Cluster, eyes: Eyes)
         cluster.pod("wave", gpu_memory="31998Mi", hollow={"profile": busy})
         cluster.wait_bound(["wave"])
         cluster.pod("small", gpu_memory="700Mi", image="other:1")
-        cluster.wait_bound(["small"], 40)
+        cluster.wait_bound(["small"])
         assert " by PP: " in message(cluster, "small", "Scheduled")
         assert beside.kubelet.ooms == []
 
@@ -160,7 +160,7 @@ def test_without_prometheus_only_what_is_asked_for_counts(cluster: Cluster, eyes
         assert "insufficient GPU memory" in message(cluster, "p2")
         assert running(cluster, late) == []
         eyes.prometheus.start()
-        cluster.wait_bound(late, 30)
+        cluster.wait_bound(late)
         assert message(cluster, names.LEASE, "PrometheusAvailable")
         assert beside.kubelet.ooms == []
 
@@ -240,7 +240,7 @@ def test_nodes_whose_memory_only_their_exporter_tells(cluster: Cluster, eyes: Ey
     cluster.node("mute", gpus=1, gpu_memory=None)
     with eyes.on(cluster, "mute", gpu_memory="16Gi") as beside:
         cluster.pod("a", gpu_memory="10Gi")
-        cluster.wait_bound(["a"], 30)
+        cluster.wait_bound(["a"])
         (node,) = beside.scheduler.json()["nodes"]
         assert node["gpus"][0]["memory_total"] == pytest.approx(16 * 2**30, rel=0.02)
         until(lambda: beside.scheduler.json()["nodes"][0]["gpus"][0]["memory_used"], "what is used")

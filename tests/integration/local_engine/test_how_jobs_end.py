@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.contract.engine import Watch, alive
+from tests.contract.engine import PATIENCE, Watch, alive
 from tests.localengine import folder_of
 
 from gpuyard.engines.base import Ended, EngineError, Running
@@ -101,7 +101,7 @@ def _crowd(watch: Watch, many: int, what: str) -> list[int]:
     (watch.directory / "crowd.py").write_text(CROWD)
     watch.launch("1", sys.executable, "-S", "-I", "crowd.py", str(many), what)
     written = many + 1 - many // 50
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while len(pids := watch.log("1").split()) < written and time.monotonic() < deadline:
         watch.turn(0.01)
     return list(map(int, pids))
@@ -131,7 +131,7 @@ def test_a_job_that_keeps_forking_does_not_win(watch: Watch) -> None:
     watch.wait_for("up")
     watch.idle(0.06)
     watch.engine.stop("1", 1, 0)
-    assert watch.until(Ended, "1", seconds=15).code is not None
+    assert watch.until(Ended, "1").code is not None
     folder = str(folder_of(watch))
     assert not [pid for pid in processes.everyone() if processes.mark_of(pid) == folder]
 
@@ -158,7 +158,7 @@ def test_three_hundred_jobs_leave_no_zombie_and_no_descriptor(watch: Watch) -> N
         if number % 30 == 0:
             watch.turn(0.0)
     for number in range(300):
-        assert watch.until(Ended, str(number), seconds=20).code == 0
+        assert watch.until(Ended, str(number)).code == 0
     assert len(os.listdir("/proc/self/fd")) == before
     assert _zombies() <= others
     assert watch.engine.due() is None

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.contract.engine import Watch
+from tests.contract.engine import PATIENCE, Watch
 from tests.localengine import folder_of
 
 from gpuyard.engines.base import EngineError, Running
@@ -22,7 +22,7 @@ def test_owners_by_environment_alone(watch: Watch) -> None:
     marked = subprocess.Popen(["sleep", "60"], env={"GPUYARD_RUN": str(folder_of(watch, "17_3"))})
     foreign = subprocess.Popen(["sleep", "60"], env={"GPUYARD_RUN": "/somewhere/else/17/1"})
     try:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE
         while processes.mark_of(foreign.pid) is None and time.monotonic() < deadline:
             time.sleep(0.001)
         assert watch.engine.owner(marked.pid) == ("17_3", 1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.smalltraining import data
+from tests.smalltraining import PassingClock, data
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -115,8 +115,8 @@ def test_lightning_keeps_time_for_the_last_validation() -> None:
     assert module.rates[-1] <= 0.1 * 0.01
 
 
-def test_lightning_is_within_seconds_of_the_processor() -> None:
-    budget, module = Budget(0.8, "cpu"), Module()
+def test_lightning_is_within_a_budget_of_a_clock_that_passes_by_itself() -> None:
+    budget, module = Budget(0.8, PassingClock()), Module()
     lightning(LightningBudget(budget), module, validate=True)
     step = budget.times.high
     assert budget.used <= 0.8 * 1.01 + step
@@ -215,8 +215,8 @@ def test_hugging_face_follows_a_changed_grant(change: int, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == [f"checkpoint-{50 + change}"]
 
 
-def test_hugging_face_is_within_seconds_of_the_processor(tmp_path: Path) -> None:
-    budget, noting = Budget(1.0, "cpu"), Noting()
+def test_hugging_face_is_within_a_budget_of_a_clock_that_passes_by_itself(tmp_path: Path) -> None:
+    budget, noting = Budget(1.0, PassingClock()), Noting()
     huggingface(HuggingFaceBudget(budget), noting, tmp_path, eval_strategy="steps", eval_steps=20)
     assert budget.used <= 1.0 * 1.01 + budget.times.high
     assert noting.rates[-1] <= 1e-4

@@ -131,6 +131,7 @@ def test_whom_it_asks(tmp_path: Path) -> None:
     assert "--interval must be 0.2s or more" in top("--interval", "0").stderr
 
 
+@pytest.mark.program
 def test_it_is_live_and_waits_for_a_scheduler_that_goes_away(tmp_path: Path) -> None:
     view = clusters.small()
     scheduler = Scheduler(view)

@@ -142,18 +142,21 @@ class SimulatedLoad:
 
     def sample(self) -> None:
         """Take one sample of all GPUs; if jobs came or went, also one of just before."""
-        former = self._views
+        former = _who(self._views)
         if self._store.last != self._last:  # only then can a job have moved
             self._last = self._store.last
             self._views = [view for view in list(self._store.open.values()) if view.state == "running"]
         at, changed_at, self._changed_at = self._clock.now(), self._changed_at, None
-        if _who(former) != _who(self._views):
-            self._look_back(min(at, changed_at or at) - _JUST)
+        if former != _who(self._views):
+            came = [view for view in self._views if not _who([view]) <= former]
+            # Who has GPUs may have begun before that is known, at any time since the last beat: then nobody looks back.
+            begun = [self._at if view.started is None else view.started for view in came]
+            self._look_back(min(at, changed_at or at, *begun) - _JUST)
         young = self._declared.look(self._views, at)
         self._forget_the_gone()
         residents = [self._resident(view, at) for view in self._views]
         self._often = young or any(one.use for one in residents)
-        deaths = who_dies(self._devices, residents)
+        deaths = who_dies(self._devices, [one for one in residents if one.use is None or one.view.started is not None])
         dying = {death.view.id for death in deaths}
         after = [one._replace(dead=one.dead or one.view.id in dying) for one in residents]
         tenants, memory = taken_of(self._devices, after)
@@ -200,7 +203,7 @@ class SimulatedLoad:
         use, key = self._declared.of(view, view.attempt), (view.id, view.attempt)
         lent = tuple(loans(self._context.state, view.id))
         if use is None or view.started is None:
-            return SimulatedJob(view, use, lent=lent)
+            return SimulatedJob(view, use, 0 if use is None else use.at(0.0), lent=lent)
         wanted = use.at(at - view.started)
         before, since = self._wants.get(key, (0, view.started))
         self._wants[key] = wanted, at if wanted > before else since
