@@ -214,7 +214,7 @@ def test_not_a_number_is_the_policys_mistake() -> None:
 def test_auto_takes_the_kernel_for_large_traces_only() -> None:
     small, large = workload(1), workload(1, 20_000)
     assert choose_engine("auto", small, Cluster((8,)), make_planner("fcfs")) == "replay"
-    assert choose_engine("auto", large, Cluster((8,)), make_planner("fcfs")) == "kernel"
+    assert choose_engine("auto", large, Cluster((8,)), make_planner("fcfs")) in ("kernel", "cold")
     assert choose_engine("replay", large, Cluster((8,)), make_planner("fcfs")) == "replay"
 
 
@@ -236,7 +236,7 @@ def test_every_driver_is_compiled_for_one_signature() -> None:
 
         one = replace(trace, in_order=True)
         drive.drive(one, Cluster((8,)), ordered(mine), estimates=one.run, restart_cost=np.zeros(len(one)))
-    compiled = [drive.loop(entry, discipline) for entry, discipline in drive._ON_DISK]
+    compiled = [drive.loop(variant) for variant in drive._ON_DISK]
     assert len(compiled) >= 5
     assert [len(one.signatures) for one in compiled] == [1] * len(compiled)
 
