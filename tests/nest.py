@@ -89,7 +89,8 @@ def _nest() -> socket.socket:
         process = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
         )
-    atexit.register(lambda: (ours.close(), process.wait()))
+    atexit.register(process.wait)
+    atexit.register(ours.close)  # which is called first, and ends the process
     return ours
 
 
@@ -118,7 +119,8 @@ def _serve(asked: socket.socket) -> list[str] | None:
         if (pid := os.fork()) == 0:
             for other in (*waiting.values(), line, asked):
                 other.close()
-            return _settle(*json.loads(request), log)
+            arguments, cwd, environment = json.loads(request)
+            return _settle(arguments, cwd, environment, log)
         os.close(log)
         line.send(str(pid).encode())
         waiting[pid] = line

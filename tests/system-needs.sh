@@ -2,7 +2,9 @@
 # Installs what the tests of `make test-system` need beside Python, where this is root and there is apt-get. Without it
 # those tests are skipped, and say so.
 #
-#   bash tests/system-needs.sh
+#   bash tests/system-needs.sh [packages]
+#
+# packages: only what apt-get installs, without the API server of Kubernetes, which takes minutes to build.
 set -euo pipefail
 here=$(dirname "$0")
 
@@ -24,6 +26,7 @@ if [ "${#wanted[@]}" -gt 0 ]; then
         echo "there is no ${wanted[*]}, which root could install with apt-get; the tests that need them are skipped"
     fi
 fi
+[ "${1:-}" != packages ] || exit 0
 # The API server of Kubernetes is built once on a machine, in about five minutes.
 bash "$here/kube/build-apiserver.sh" ||
     echo "could not build the API server of Kubernetes; the tests that need it are skipped"

@@ -56,9 +56,10 @@ def let_in(yard: Yard, ids: list[str]) -> list[str]:
 
 
 def test_more_jobs_run_at_once_than_their_requests_let_and_none_dies(yard: Yard) -> None:
+    begun = yard.client.events(limit=10_000)["last"]
     ids = queue(yard, 9)
-    assert running(yard, ids) == ids[:2]
     until(lambda: len(running(yard, ids)) == 7, "seven of 2.1 GiB in 15.5 GiB")
+    assert [event["job"] for event in events(yard, "Placed", begun)] == ids[:7]
     jobs = [yard.client.job(id) for id in ids]
     assert let_in(yard, ids[:7]) == ["fit"] * 2 + ["history"] * 5
     assert "2.101G needed (job" in str(jobs[6]["admission"])
@@ -71,10 +72,11 @@ def test_more_jobs_run_at_once_than_their_requests_let_and_none_dies(yard: Yard)
 
 def test_who_is_not_known_is_let_in_by_a_window(yard: Yard) -> None:
     """Beside 7 GiB and their margin 8.15 GiB are left of 15.5; that the margin is not needed, the window tells."""
+    begun = yard.client.events(limit=10_000)["last"]
     [first] = queue(yard, 1, "7G", ask="14G", command=("--", "sleep", "998"))
     [second] = queue(yard, 1, "1G", ask="8500M", command=("--", "sleep", "997"))
-    assert running(yard, [first, second]) == [first]
     until(lambda: running(yard, [second]), "the second beside the first")
+    assert [event["job"] for event in events(yard, "Placed", begun)] == [first, second]
     told: dict[str, Any] = dict(yard.client.job(second)["admission"] or {})
     assert (told["by"], told["request"], told["bound"]) == ("cbp", 8500 * 2**20, 8.5 * GIB)
     assert told["samples"] >= 20

@@ -142,11 +142,12 @@ class SimulatedLoad:
 
     def sample(self) -> None:
         """Take one sample of all GPUs; if jobs came or went, also one of just before."""
-        former = _who(self._views)
+        former, at = _who(self._views), self._clock.now()  # before the jobs: who begins meanwhile begins later
         if self._store.last != self._last:  # only then can a job have moved
             self._last = self._store.last
             self._views = [view for view in list(self._store.open.values()) if view.state == "running"]
-        at, changed_at, self._changed_at = self._clock.now(), self._changed_at, None
+        at = max([at, *(view.started or at for view in self._views)])
+        changed_at, self._changed_at = self._changed_at, None
         if former != _who(self._views):
             came = [view for view in self._views if not _who([view]) <= former]
             # Who has GPUs may have begun before that is known, at any time since the last beat: then nobody looks back.
