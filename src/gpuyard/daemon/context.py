@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from gpuyard.config import Settings
@@ -85,6 +86,7 @@ class Inbox:
     def __init__(self) -> None:
         self._waiting: deque[tuple[Callable[[], Any], bool, Future[Any]]] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._rung = False  # whether the loop will look anyway: to ring costs a system call
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -93,7 +95,9 @@ class Inbox:
         return self._bell
 
     def ring(self) -> None:
-        os.eventfd_write(self._bell, 1)
+        if not self._rung:
+            self._rung = True
+            os.eventfd_write(self._bell, 1)
 
     def put(self, command: Callable[[], Any], changes: bool) -> Future[Any]:
         answer: Future[Any] = Future()
@@ -103,10 +107,9 @@ class Inbox:
 
     def hear(self, problem: str) -> list[tuple[Future[Any], Any]]:
         """Run the requests; answers wait for the write. With a problem, requests that change something are refused."""
-        try:
+        with suppress(BlockingIOError):  # it was not rung
             os.eventfd_read(self._bell)
-        except BlockingIOError:  # it was not rung
-            return []
+        self._rung = False  # before the look: who comes from now on rings again
         answers: list[tuple[Future[Any], Any]] = []
         while self._waiting:
             command, changes, answer = self._waiting.popleft()

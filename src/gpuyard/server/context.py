@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +17,41 @@ from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.server.auth.permissions import Permissions
 from gpuyard.server.stream.streams import Streams, Watch
+
+
+class Answers:
+    """Brings answers of the daemon's thread to the event loop: all of a turn at once, since to wake it is dear."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ready: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
+        self._called = False  # whether the event loop will look anyway
+
+    async def wait(self, answer: Future[Any]) -> Any:
+        waiter = self._loop.create_future()
+        answer.add_done_callback(lambda answer: self._put(waiter, answer))
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+
+    def _put(self, waiter: asyncio.Future[Any], answer: Future[Any]) -> None:
+        self._ready.append((waiter, answer))
+        if not self._called:
+            self._called = True
+            self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._called = False  # before the look: who comes from now on calls again
+        while self._ready:
+            waiter, answer = self._ready.popleft()
+            if waiter.done() or answer.cancelled():  # who asked has gone
+                continue
+            if (error := answer.exception()) is not None:
+                waiter.set_exception(error)
+            else:
+                waiter.set_result(answer.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +65,7 @@ class Context:
     progress: ProgressReader
     watch: Watch = field(default_factory=Watch)
     streams: Streams = field(default_factory=Streams)
+    _answers: Answers = field(default_factory=Answers)
     _local: threading.local = field(default_factory=threading.local)
 
     @classmethod
@@ -37,11 +75,11 @@ class Context:
 
     async def ask(self, command: Callable[[], Any]) -> Any:
         """Run a change in the daemon's thread; returns when its events are on disk."""
-        return await asyncio.wrap_future(self.daemon.ask(command))
+        return await self._answers.wait(self.daemon.ask(command))
 
     async def look(self, command: Callable[[], Any]) -> Any:
         """Run something that changes nothing in the daemon's thread."""
-        return await asyncio.wrap_future(self.daemon.ask(command, changes=False))
+        return await self._answers.wait(self.daemon.ask(command, changes=False))
 
     @property
     def reader(self) -> Reader:

@@ -83,7 +83,7 @@ class Estimates:
         if found.seconds and not work.estimated:
             request = replace(request, estimate=min(found.seconds, request.limit))
         predicted = (found.memory, found.seconds, found.evidence) if found.evidence else None
-        return replace(work, predicted=predicted), request
+        return (work if work.predicted == predicted else replace(work, predicted=predicted)), request
 
     def refusal(self, work: Work) -> str | None:
         """Why a job with `auto` memory can never run here; None if it can."""
