@@ -148,7 +148,11 @@ class Connection:
         if host is None and socket is None and data_dir is None:
             host = os.environ.get("GPUYARD_HOST") or None
         self.timeout, self.say = timeout, say
-        self._host: Host | None = None if host is None else _host(host)
+        self._host: Host | None = None
+        if host is not None:
+            from gpuyard.client.hosts import parse_host  # here and below: a submit on this machine needs no host
+
+            self._host = parse_host(host)
         self._token: str | None = None
         self._reached = False  # whether the daemon has answered before, so that it may come back
         self._transport: Transport = (
@@ -287,9 +291,3 @@ def query_of(**values: Any) -> str:
     from urllib.parse import urlencode
 
     return f"?{urlencode(given)}"
-
-
-def _host(text: str) -> Host:
-    from gpuyard.client.hosts import parse_host  # here and below, because a submit on this machine needs no host
-
-    return parse_host(text)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuyard.spec.job_field import DialogEntry, FormEntry, FormGroup, JobField, Option, ShowLine
 from gpuyard.spec.job_field import MOST_INDEX as MOST_INDEX
+from gpuyard.spec.job_field import DialogEntry, FormEntry, FormGroup, JobField, Option, ShowLine
 from gpuyard.spec.kinds import (
     ARRAY,
     CHOICE,
