@@ -38,7 +38,7 @@ class Answers:
 
     def _put(self, waiter: asyncio.Future[Any], answer: Future[Any]) -> None:
         self._ready.append((waiter, answer))
-        if not self._called:
+        if not self._called and not self._loop.is_closed():
             self._called = True
             self._loop.call_soon_threadsafe(self._deliver)
 
@@ -46,9 +46,11 @@ class Answers:
         self._called = False  # before the look: who comes from now on calls again
         while self._ready:
             waiter, answer = self._ready.popleft()
-            if waiter.done() or answer.cancelled():  # who asked has gone
+            if waiter.done():  # who asked has gone
                 continue
-            if (error := answer.exception()) is not None:
+            if answer.cancelled():
+                waiter.cancel()
+            elif (error := answer.exception()) is not None:
                 waiter.set_exception(error)
             else:
                 waiter.set_result(answer.result())

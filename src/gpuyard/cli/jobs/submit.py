@@ -323,13 +323,13 @@ def read_plain(line: Sequence[str]) -> tuple[dict[str, str], dict[str, Any], lis
     place, found, rest = dict[str, str](), dict[str, Any](), list(line)
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
         flag, equals, text = rest.pop(0).partition("=")
-        field = _BY_FLAG.get(flag)
+        field, on = _BY_FLAG.get(flag, (None, False))
         if (equals and not flag.startswith("--")) or (field is None and flag not in _PLACE) or flag in _UNUSUAL:
             return None
         if field is not None and field.kind is SWITCH:
             if equals:
                 return None
-            found[field.attribute] = not flag.startswith("--no-")
+            found[field.attribute] = on
             continue
         if not equals:
             if not rest:
@@ -355,5 +355,10 @@ def _take(field: JobField, text: str, found: dict[str, Any]) -> bool:
     return True
 
 
-_BY_FLAG = {name: field for field in option_fields() if field.option for flag in field.option.flags
-            for name in flag.split("/")}  # fmt: skip
+_BY_FLAG: dict[str, tuple[JobField | None, bool]] = {
+    name: (field, not off)
+    for field in option_fields()
+    for flag in (field.option.flags if field.option else ())
+    for off, name in enumerate(flag.split("/"))
+}
+"""Fields by the names of their options, and whether that name turns a switch on."""
