@@ -83,3 +83,15 @@ def test_requests_that_come_together_ring_once_and_later_ones_again() -> None:
     assert os.eventfd_read(inbox.fileno()) == 1
     assert [value for _, value in inbox.hear("")] == [4]
     assert inbox.hear("") == []
+
+
+def test_who_waits_for_a_request_that_is_withdrawn_waits_no_longer() -> None:
+    async def ask() -> bool:
+        answers, withdrawn = Answers(), Future[int]()
+        waiting = asyncio.ensure_future(answers.wait(withdrawn))
+        await asyncio.sleep(0)
+        withdrawn.cancel()
+        await asyncio.wait([waiting])
+        return waiting.cancelled()
+
+    assert asyncio.run(ask())
