@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -82,9 +82,12 @@ class Times:
         return self._written(job) if before is None else before
 
 
+Asked = tuple[Callable[[], Any], bool, Future[Any]]  # a command, whether it changes anything, and its answer
+
+
 class Inbox:
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Callable[[], Any], bool, Future[Any]]] = deque()
+        self._waiting: deque[Asked] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._rung = False  # whether the loop will look anyway: to ring costs a system call
 
@@ -101,9 +104,12 @@ class Inbox:
 
     def put(self, command: Callable[[], Any], changes: bool) -> Future[Any]:
         answer: Future[Any] = Future()
-        self._waiting.append((command, changes, answer))
-        self.ring()
+        self.put_all([(command, changes, answer)])
         return answer
+
+    def put_all(self, asked: Iterable[Asked]) -> None:
+        self._waiting.extend(asked)
+        self.ring()
 
     def hear(self, problem: str) -> list[tuple[Future[Any], Any]]:
         """Run the requests; answers wait for the write. With a problem, requests that change something are refused."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpuyard.config import Settings
 from gpuyard.daemon.commands import Commands
+from gpuyard.daemon.context import Asked, Inbox
 from gpuyard.daemon.jobs.progress_reader import ProgressReader
 from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.reader import Reader
@@ -20,12 +21,28 @@ from gpuyard.server.stream.streams import Streams, Watch
 
 
 class Answers:
-    """Brings answers of the daemon's thread to the event loop: all of a turn at once, since to wake it is dear."""
+    """Brings changes to the daemon's thread and answers to the event loop: all of a turn at once.
+
+    To wake a thread is dear, and changes that come together share an fsync.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ready: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
+        self._asked: list[Asked] = []
         self._called = False  # whether the event loop will look anyway
+
+    async def to_change(self, inbox: Inbox, command: Callable[[], Any]) -> Any:
+        """The answer to a change, which the daemon gets with all others of this turn of the event loop."""
+        answer: Future[Any] = Future()
+        if not self._asked:
+            self._loop.call_soon(self._hand_over, inbox)
+        self._asked.append((command, True, answer))
+        return await self.wait(answer)
+
+    def _hand_over(self, inbox: Inbox) -> None:
+        asked, self._asked = self._asked, []
+        inbox.put_all(asked)
 
     async def wait(self, answer: Future[Any]) -> Any:
         waiter = self._loop.create_future()
@@ -77,7 +94,7 @@ class Context:
 
     async def ask(self, command: Callable[[], Any]) -> Any:
         """Run a change in the daemon's thread; returns when its events are on disk."""
-        return await self._answers.wait(self.daemon.ask(command))
+        return await self._answers.to_change(self.daemon.context.inbox, command)
 
     async def look(self, command: Callable[[], Any]) -> Any:
         """Run something that changes nothing in the daemon's thread."""

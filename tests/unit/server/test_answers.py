@@ -85,6 +85,37 @@ def test_requests_that_come_together_ring_once_and_later_ones_again() -> None:
     assert inbox.hear("") == []
 
 
+def test_changes_of_one_turn_of_the_event_loop_reach_the_daemon_together() -> None:
+    async def ask() -> tuple[list[int], list[Any]]:
+        answers, inbox = Answers(), Inbox()
+        waiting = [asyncio.ensure_future(answers.to_change(inbox, lambda n=n: n)) for n in range(3)]  # type: ignore[misc]
+        sizes = [len(inbox)]
+        asyncio.get_running_loop().call_soon(lambda: sizes.append(len(inbox)))  # after all three have asked
+        while not len(inbox):
+            await asyncio.sleep(0)
+        sizes.append(len(inbox))
+        for answer, value in inbox.hear(""):
+            answer.set_result(value)
+        return sizes, await asyncio.gather(*waiting)
+
+    assert asyncio.run(ask()) == ([0, 0, 3], [0, 1, 2])
+
+
+def test_a_later_change_is_handed_over_too() -> None:
+    async def ask() -> list[Any]:
+        answers, inbox, found = Answers(), Inbox(), []
+        for n in range(2):
+            waiting = asyncio.ensure_future(answers.to_change(inbox, lambda n=n: n))  # type: ignore[misc]
+            while not len(inbox):
+                await asyncio.sleep(0)
+            for answer, value in inbox.hear(""):
+                answer.set_result(value)
+            found.append(await waiting)
+        return found
+
+    assert asyncio.run(ask()) == [0, 1]
+
+
 def test_who_waits_for_a_request_that_is_withdrawn_waits_no_longer() -> None:
     async def ask() -> bool:
         answers, withdrawn = Answers(), Future[int]()

@@ -15,6 +15,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +36,8 @@ from gpuyard.spec.work import Work, with_tuples
 
 VERSION = 5
 _HERE = Path(__file__).parent
-_INSERT = f"INSERT INTO jobs ({', '.join(views.COLUMNS)}) VALUES ({', '.join('?' for _ in views.COLUMNS)})"
+_JOBS = f"jobs ({', '.join(views.COLUMNS)})"
+_ROWS = 32  # rows of one statement
 _DAMAGED = "put back a backup, or move it away to start anew"
 _FORGETTABLE = """SELECT id FROM jobs WHERE ended < ? AND number < ? AND id != ?
     AND NOT EXISTS (SELECT 1 FROM events WHERE events.job = jobs.id AND seq >= ?) ORDER BY ended LIMIT ?"""
@@ -97,8 +99,9 @@ class Store:
                 if view is not None:  # else a late report on a job that is over
                     seen[record.job] = view
         with self._transaction() as connection:
-            connection.executemany(
-                "INSERT INTO events (seq, at, kind, job, attempt, data) VALUES (?, ?, ?, ?, ?, ?)",
+            _insert(
+                connection,
+                "events (seq, at, kind, job, attempt, data)",
                 [(self.last + n, *encode(record)) for n, record in enumerate(records, 1)],
             )
             point("store:events")
@@ -111,7 +114,7 @@ class Store:
             if ran:
                 connection.executemany(reader.INSERT_RUN, ran)
             if new := [views.to_row(v) for v in seen.values() if v.number > self.jobs]:
-                connection.executemany(_INSERT, new)
+                _insert(connection, _JOBS, new)
             changed = {job: v for job, v in seen.items() if v.number <= self.jobs}
             for statement, columns in ((_UPDATE, views.CHANGING), (_EDIT, views.COLUMNS)):
                 rows = [v for job, v in changed.items() if (job in edited) == (statement is _EDIT)]
@@ -149,7 +152,7 @@ class Store:
         with self._transaction() as connection:
             connection.execute("DELETE FROM jobs")
             connection.execute("DELETE FROM checkpoint")
-            connection.executemany(_INSERT, (views.to_row(view) for view in found.values()))
+            _insert(connection, _JOBS, [views.to_row(view) for view in found.values()])
         self.open = {view.id: view for view in found.values() if not view.over}
         self.checkpointed = 0
         return len(found)
@@ -313,6 +316,16 @@ class Store:
 
     def _number(self, query: str) -> int:
         return int(self._connection.execute(query).fetchone()[0] or 0)
+
+
+def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Many rows a statement: at the end of each, Python lets other threads run, and this one waits for its turn."""
+    for begin in range(0, len(rows), _ROWS):
+        some = rows[begin : begin + _ROWS]
+        row = f"({', '.join('?' * len(some[0]))})"
+        connection.execute(
+            f"INSERT INTO {table} VALUES {', '.join([row] * len(some))}", list(chain.from_iterable(some))
+        )
 
 
 def hashed(environment: Mapping[str, str] | str) -> tuple[str, str]:
