@@ -7,6 +7,7 @@ a failed write: a part reads it through the context and never keeps it.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -128,6 +129,26 @@ class Inbox:
             except Exception as error:  # theirs to handle; a refusal has recorded nothing
                 answer.set_exception(error)
         return answers
+
+
+class BackgroundThread:
+    """A part that works beside the daemon, in a thread of its own; `_run` returns when `_over` is set."""
+
+    def __init__(self, name: str) -> None:
+        self._over, self._wake = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        raise NotImplementedError
 
 
 class Context:

@@ -26,7 +26,7 @@ from gpuyard.core.model import Cluster, Request
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
 from gpuyard.daemon.store import reader, views
-from gpuyard.daemon.store.reader import Answered, answer_of, environment_of
+from gpuyard.daemon.store.reader import Answered, Queries
 from gpuyard.daemon.store.records import Record, Row, decode, encode
 from gpuyard.daemon.store.views import JobView, fold_view
 from gpuyard.errors import GpuyardError, UserError
@@ -61,7 +61,7 @@ class JobStanding(NamedTuple):
     array: str
 
 
-class Store:
+class Store(Queries):
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection = _connect(path)
@@ -256,13 +256,6 @@ class Store:
         found = self._connection.execute("SELECT at FROM events WHERE job = ? ORDER BY seq DESC LIMIT 1", (job,))
         return float((found.fetchone() or (0.0,))[0])
 
-    def answer(self, user: str, key: str) -> Answered | None:
-        """The answer to a user's request with this key; None if there was none."""
-        return answer_of(self._connection, user, key)
-
-    def environment(self, key: str) -> dict[str, str]:
-        return environment_of(self._connection, key)
-
     def script(self, key: str) -> str:
         return str(json.loads(self.kept(key)))
 
@@ -271,10 +264,6 @@ class Store:
         if found is None:
             raise UserError("its environment, or its script, is not kept any more; submit it anew")
         return str(found[0])
-
-    def latest_runs(self, kind: str, key: str, limit: int) -> list[tuple[Any, ...]]:
-        """The latest runs of a `signature` or `likeness` (`RUN_EVIDENCE`), the newest first."""
-        return reader.select_latest_runs(self._connection, kind, key, limit)
 
     def standing(self, limit: int = -1, **wanted: str) -> list[JobStanding]:
         """State of the jobs with this id, of this array, or of this name and user: the open first, then the newest."""
@@ -318,7 +307,7 @@ class Store:
         return int(self._connection.execute(query).fetchone()[0] or 0)
 
 
-def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[Sequence[Any]]) -> None:
     """Many rows a statement: at the end of each, Python lets other threads run, and this one waits for its turn."""
     for begin in range(0, len(rows), _ROWS):
         some = rows[begin : begin + _ROWS]
