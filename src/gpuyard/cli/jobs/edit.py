@@ -82,7 +82,4 @@ def retry(yard: DaemonOptions, job: JobId, json: Json = False) -> None:
 
 
 def _print(id: str, json: bool) -> None:
-    if json:
-        output.print_json({"id": id})
-    else:
-        print(id)
+    output.print_either(json, {"id": id}, lambda: print(id))

@@ -273,10 +273,7 @@ def submit(
         _submit_file(yard.client(), file, request, json)
         return
     job = send(run_in_place(context, request), request, yard.client())
-    if json:
-        output.print_json({"id": job})
-    else:
-        print(job)
+    output.print_either(json, {"id": job}, lambda: print(job))
 
 
 def _submit_file(client: Client, file: str, request: Request, json: bool) -> None:
@@ -288,10 +285,7 @@ def _submit_file(client: Client, file: str, request: Request, json: bool) -> Non
     ids = client.submit_all(wanted)
     _warn_of_real_gpus(wanted, client)
     _tell_where(f"{output.many(len(ids), 'job')}: {'is' if len(ids) == 1 else 'are'}", wanted, client)
-    if json:
-        output.print_json({"ids": ids})
-    else:
-        print("\n".join(ids))
+    output.print_either(json, {"ids": ids}, lambda: print("\n".join(ids)))
 
 
 def submit_quickly(line: Sequence[str]) -> bool:

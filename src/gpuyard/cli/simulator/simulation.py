@@ -91,10 +91,7 @@ def simulate(
 
         write_result(result, metrics, out)
         output.say(f"wrote {out}/: jobs.csv, segments.csv, metrics.json and plots")
-    if json:
-        output.print_json(metrics)
-    else:
-        _print_one(metrics, result)
+    output.print_either(json, metrics, lambda: _print_one(metrics, result))
 
 
 def _print_one(metrics: dict[str, Any], result: Result) -> None:
@@ -161,10 +158,7 @@ def info(
 
         names = write_plots(jobs, out, facts["capacity"])
         output.say(f"wrote {out}/: {', '.join(names)}, each as PNG and SVG")
-    if json:
-        output.print_json(facts)
-    else:
-        _print_facts(facts)
+    output.print_either(json, facts, lambda: _print_facts(facts))
 
 
 def _size(nodes: str) -> int:
