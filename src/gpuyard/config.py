@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,8 +52,7 @@ _OTHER_VARIABLES = (
 _OTHER_PREFIXES = ("fault", "chaos_", "array_", "checkpoint", "lease", "prometheus_")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """What can be set. A field's type says how its text is read."""
 
     data_dir: Path
@@ -211,7 +209,7 @@ def explained(flags: Mapping[str, Any] | None = None, environment: Mapping[str, 
         found |= layer
         origins |= {name: (origin, _source(origin, name, environment)) for name in layer}
     settled = _settle(found, environment)
-    values = {field.name: getattr(settled, field.name) for field in fields(Settings)}
+    values = settled._asdict()
     return [
         Explained(name, "***" if name in SECRETS and value else value, *origins.get(name, ("default", "")))
         for name, value in values.items()
@@ -230,7 +228,7 @@ def config_file(environment: Mapping[str, str] | None = None) -> Path:
 def unknown_variables(environment: Mapping[str, str] | None = None) -> list[str]:
     """A message for each variable that looks like a setting and is none; variables of jobs are known."""
     environment = os.environ if environment is None else environment
-    known = [field.name for field in fields(Settings)]
+    known = Settings._fields
     others = [name for name in sorted(environment) if name.startswith(_PREFIX)]
     return [
         f"{variable}: there is no setting '{name}'{suggest(name, known)}"
@@ -340,7 +338,7 @@ def _ranged(name: str, value: str | float) -> float:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    names = {f"{_PREFIX}{field.name.upper()}": field.name for field in fields(Settings)}
+    names = {f"{_PREFIX}{name.upper()}": name for name in Settings._fields}
     return {name: environment[variable] for variable, name in names.items() if environment.get(variable)}
 
 
@@ -353,7 +351,7 @@ def _from_file(path: Path) -> dict[str, Any]:
         found = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
-    known = [field.name for field in fields(Settings)]
+    known = Settings._fields
     for name, value in found.items():
         if name not in known:
             raise UserError(f"{path}: there is no setting '{name}'{suggest(name, known)}")

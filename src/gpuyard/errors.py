@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -27,5 +26,7 @@ class Bug(GpuyardError):
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'sjf'?`, or nothing when no known word is near."""
+    import difflib  # here, because its import takes as long as reading a command line
+
     near = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
     return f"; did you mean '{near[0]}'?" if near else ""

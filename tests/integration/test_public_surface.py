@@ -611,6 +611,7 @@ def _scene(yard: Yard) -> dict[str, Any]:
     shell = ("--", "sh", "-c")
     yard.submit("--gpu-memory", "1G", "--cap", *shell, ENVIRONMENT)
     yard.submit(*shell, "exit 3")
+    yard.wait("1")  # so that something is known of its like
     yard.submit("--adaptive", "--time", "1h", *shell, ENVIRONMENT)
     yard.submit("--name", "sleeper", "--from", "2", "--", "sleep", "600")
     yard.submit("--dependency", "afterok:4", "--", "true")

@@ -140,7 +140,7 @@ def _service_environment(system: bool) -> dict[str, str]:
 
 def unseen_variables() -> list[str]:
     """Variables that set something here, and will not in a service."""
-    names = [f"GPUYARD_{name.upper()}" for name in Settings.__dataclass_fields__ if name not in ("data_dir", "socket")]
+    names = [f"GPUYARD_{name.upper()}" for name in Settings._fields if name not in ("data_dir", "socket")]
     return [name for name in ("GPUYARD_CONFIG", *names) if os.environ.get(name)]
 
 

@@ -16,14 +16,12 @@ _INTERRUPTED = 130
 def main() -> None:
     """Run a command; a user's mistake ends in one sentence and exit code 2, not in a traceback."""
     gc.set_threshold(100_000, 50, 50)  # looking for cycles would take a tenth of a short command, and find none
-    from gpuyard.cli.app import app
     from gpuyard.errors import Bug, GpuyardError, Mistakes, UserError
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
     try:
-        # Not on its own: typer would put mistakes in boxes, many lines high.
-        code = app(prog_name="gpuyard", standalone_mode=False)
+        code = _run(sys.argv[1:])
         if code == _INTERRUPTED:
             raise KeyboardInterrupt
         sys.exit(code)
@@ -51,6 +49,18 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             raise
         _fail_usage(error)
+
+
+def _run(line: list[str]) -> Any:
+    """Run what a command line says; its exit code."""
+    if line[:1] == ["submit"]:
+        from gpuyard.cli.jobs.submit import submit_quickly
+
+        if submit_quickly(line[1:]):
+            return 0
+    from gpuyard.cli.app import app
+
+    return app(prog_name="gpuyard", standalone_mode=False)  # not on its own: it would put mistakes in boxes
 
 
 def _fail_usage(error: Any) -> None:

@@ -27,7 +27,7 @@ class Commands(LazyGroup):
     }  # fmt: skip
     headings = {  # noqa: RUF012
         "Jobs": {
-            "submit": Entry("jobs.submit:submit", "Queue a command or a script, and print its job's id.", True),
+            "submit": Entry("jobs.submit:submit", "Queue a command or a script, and print its job's id.", True, True),
             "run": Entry("jobs.run:run", "Queue a command, follow its output, and end with its exit code.", True),
             "batch": Entry(
                 "jobs.batch:app",

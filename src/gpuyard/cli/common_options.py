@@ -6,6 +6,7 @@ which daemon, job ids, `--json`. `option_groups` makes options of a dataclass's 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import Parameter, Signature, signature
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from gpuyard.cli.jobs.job_options import OptionGroup
 from gpuyard.cli.parser import QuickCommand
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.spec.job_field import JobField
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -37,14 +40,32 @@ def argument(metavar: str, help: str, **settings: Any) -> Any:
 Json = Annotated[bool, option("--json", "Print JSON instead of a table.")]
 
 
+Command = Annotated[
+    list[str] | None, argument("SCRIPT | -- COMMAND ARGS", "A script, or after -- what to run.", show_default=False)
+]
+
+
+def job_option(field: JobField) -> Any:
+    """The option of a job's field."""
+    declared = field.option
+    assert declared is not None
+    least, most = field.option_limits
+    return typer.Option(*declared.flags, metavar=declared.metavar, help=declared.help, min=least, max=most)
+
+
+def _hints(what: Any) -> dict[str, Any]:
+    """Annotations, also such as name what is here and is not imported there, so that a module needs no typer."""
+    return get_type_hints(what, localns={**globals(), **vars(sys.modules[what.__module__])}, include_extras=True)
+
+
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn parameters of a command that are dataclasses into the options that their fields declare."""
-    hints = get_type_hints(command, include_extras=True)
+    """Turn parameters of a command that are dataclasses, or groups, into the options that their fields declare."""
+    hints = _hints(command)
     own: list[Parameter] = []
     made: dict[str, tuple[Callable[..., Any], list[Parameter]]] = {}
     for parameter in signature(command).parameters.values():
         kind = hints[parameter.name]
-        if is_dataclass(kind) and isinstance(kind, type):
+        if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, OptionGroup)):
             made[parameter.name] = kind, _options(kind)
         else:
             own.append(_parameter(parameter.name, parameter.default, kind))
@@ -69,13 +90,17 @@ def subcommand(group: typer.Typer, name: str, **settings: Any) -> Callable[[Call
     return lambda command: group.command(name, cls=QuickCommand, **settings)(option_groups(command))
 
 
-def _options(kind: type) -> list[Parameter]:
-    hints = get_type_hints(kind, include_extras=True)
+def _options(kind: Any) -> list[Parameter]:
+    hints = _hints(kind)
+    if issubclass(kind, OptionGroup):
+        return [_parameter(name, None, hints[name]) for name in kind.names()]
     return [_parameter(field.name, field.default, hints[field.name]) for field in fields(kind)]
 
 
 def _parameter(name: str, default: Any, annotation: Any) -> Parameter:
     default = Parameter.empty if default is MISSING else default
+    if isinstance(field := getattr(annotation, "__metadata__", (None,))[0], JobField):
+        annotation = Annotated[annotation.__origin__, job_option(field)]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

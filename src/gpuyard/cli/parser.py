@@ -108,6 +108,7 @@ class Entry(NamedTuple):
     source: str
     help: str
     runs_a_command: bool = False  # whether the words after the first are a user's command, with options of its own
+    prepares: bool = False  # whether `option_groups` is yet to be applied, since its module does without typer
 
 
 def command_group(help: str, cls: type[TyperGroup] = QuickGroup, **settings: Any) -> typer.Typer:
@@ -133,6 +134,10 @@ class LazyCommand(QuickCommand):
     def load(self) -> Any:
         module, _, attribute = self.entry.source.partition(":")
         found = getattr(importlib.import_module(f"gpuyard.cli.{module}"), attribute)
+        if self.entry.prepares:
+            from gpuyard.cli.common_options import option_groups
+
+            found = option_groups(found)
         if isinstance(found, typer.Typer):
             found.info.name = self.name
             return typer.main.get_group(found)

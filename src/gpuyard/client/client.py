@@ -78,10 +78,6 @@ class Client(EventCalls, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Bat
         describe = description if self.host is None else remote_description
         return self.submit_described(describe(command, directory, environment, variables, **wishes), key)
 
-    def submit_described(self, job: Mapping[str, Any], key: str | None = None) -> str:
-        """Queue a job as made by `description`; returns its id, or that of its array."""
-        return str(self._ask_once("/jobs", job, key)["id"])
-
     def submit_all(self, jobs: Sequence[Mapping[str, Any]], key: str | None = None) -> list[str]:
         """Queue all of these jobs, as made by `description`, or none; `@0` in a dependency is the first."""
         return list(map(str, self._ask_once("/jobs/batch", several(jobs), key)["ids"]))

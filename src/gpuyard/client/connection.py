@@ -8,11 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, Unpack, cast
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
-from gpuyard.api.types import Job, Wishes
-from gpuyard.client.hosts import Host, known, parse_host
 from gpuyard.client.retry import PATIENCE, Absence, to_stderr
 from gpuyard.client.transport import (
     Answer,
@@ -29,6 +26,10 @@ from gpuyard.client.transport import (
     stream,
 )
 from gpuyard.errors import GpuyardError, UserError
+
+if TYPE_CHECKING:
+    from gpuyard.api.types import Job, Wishes
+    from gpuyard.client.hosts import Host
 
 
 def description(
@@ -147,7 +148,11 @@ class Connection:
         if host is None and socket is None and data_dir is None:
             host = os.environ.get("GPUYARD_HOST") or None
         self.timeout, self.say = timeout, say
-        self._host: Host | None = None if host is None else parse_host(host)
+        self._host: Host | None = None
+        if host is not None:
+            from gpuyard.client.hosts import parse_host  # here and below: a submit on this machine needs no host
+
+            self._host = parse_host(host)
         self._token: str | None = None
         self._reached = False  # whether the daemon has answered before, so that it may come back
         self._transport: Transport = (
@@ -163,6 +168,7 @@ class Connection:
         return UnixTransport(os.fspath(socket))
 
     def _to_host(self, token: str | None, ca: str | os.PathLike[str] | None) -> Transport:
+        from gpuyard.client.hosts import known
         from gpuyard.client.tcp import TcpTransport
 
         assert self._host is not None
@@ -189,6 +195,10 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"Client({'socket' if self._host is None else 'host'}={self._transport.name!r})"
+
+    def submit_described(self, job: Mapping[str, Any], key: str | None = None) -> str:
+        """Queue a job as made by `description`; returns its id, or that of its array."""
+        return str(self._ask_once("/jobs", job, key)["id"])
 
     def _get(self, target: str, *, patience: float = 0.0, **query: Any) -> dict[str, Any]:
         return self._read(self._send("GET", target + query_of(**query), patience=patience))
@@ -276,4 +286,8 @@ class Connection:
 
 def query_of(**values: Any) -> str:
     given = {name: value for name, value in values.items() if value is not None}
-    return f"?{urlencode(given)}" if given else ""
+    if not given:
+        return ""
+    from urllib.parse import urlencode
+
+    return f"?{urlencode(given)}"

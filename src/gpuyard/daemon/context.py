@@ -7,10 +7,12 @@ a failed write: a part reads it through the context and never keeps it.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from gpuyard.config import Settings
@@ -81,10 +83,14 @@ class Times:
         return self._written(job) if before is None else before
 
 
+Asked = tuple[Callable[[], Any], bool, Future[Any]]  # a command, whether it changes anything, and its answer
+
+
 class Inbox:
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Callable[[], Any], bool, Future[Any]]] = deque()
+        self._waiting: deque[Asked] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._rung = False  # whether the loop will look anyway: to ring costs a system call
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -93,20 +99,24 @@ class Inbox:
         return self._bell
 
     def ring(self) -> None:
-        os.eventfd_write(self._bell, 1)
+        if not self._rung:
+            self._rung = True
+            os.eventfd_write(self._bell, 1)
 
     def put(self, command: Callable[[], Any], changes: bool) -> Future[Any]:
         answer: Future[Any] = Future()
-        self._waiting.append((command, changes, answer))
-        self.ring()
+        self.put_all([(command, changes, answer)])
         return answer
+
+    def put_all(self, asked: Iterable[Asked]) -> None:
+        self._waiting.extend(asked)
+        self.ring()
 
     def hear(self, problem: str) -> list[tuple[Future[Any], Any]]:
         """Run the requests; answers wait for the write. With a problem, requests that change something are refused."""
-        try:
+        with suppress(BlockingIOError):  # it was not rung
             os.eventfd_read(self._bell)
-        except BlockingIOError:  # it was not rung
-            return []
+        self._rung = False  # before the look: who comes from now on rings again
         answers: list[tuple[Future[Any], Any]] = []
         while self._waiting:
             command, changes, answer = self._waiting.popleft()
@@ -119,6 +129,26 @@ class Inbox:
             except Exception as error:  # theirs to handle; a refusal has recorded nothing
                 answer.set_exception(error)
         return answers
+
+
+class BackgroundThread:
+    """A part that works beside the daemon, in a thread of its own; `_run` returns when `_over` is set."""
+
+    def __init__(self, name: str) -> None:
+        self._over, self._wake = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        raise NotImplementedError
 
 
 class Context:

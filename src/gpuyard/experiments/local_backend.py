@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +112,7 @@ def _check(experiment: Experiment, scheduler: Scheduler) -> None:
 
 def daemon_settings(experiment: Experiment, scheduler: Scheduler) -> dict[str, str]:
     """The settings of a scheduler's daemon; its `options` are settings as in config.toml."""
-    known = [field.name for field in fields(Settings) if field.name not in _OURS]
+    known = [name for name in Settings._fields if name not in _OURS]
     for name in scheduler.options:
         if name not in known:
             near = suggest(name, known)

@@ -4,17 +4,73 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpuyard.config import Settings
 from gpuyard.daemon.commands import Commands
+from gpuyard.daemon.context import Asked, Inbox
 from gpuyard.daemon.jobs.progress_reader import ProgressReader
 from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.server.auth.permissions import Permissions
 from gpuyard.server.stream.streams import Streams, Watch
+
+
+class Answers:
+    """Brings changes to the daemon's thread and answers to the event loop: all of a turn at once.
+
+    To wake a thread is dear, and changes that come together share an fsync.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ready: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
+        self._asked: list[Asked] = []
+        self._called = False  # whether the event loop will look anyway
+
+    async def to_change(self, inbox: Inbox, command: Callable[[], Any]) -> Any:
+        """The answer to a change, which the daemon gets with all others of this turn of the event loop."""
+        answer: Future[Any] = Future()
+        if not self._asked:
+            self._loop.call_soon(self._hand_over, inbox)
+        self._asked.append((command, True, answer))
+        return await self.wait(answer)
+
+    def _hand_over(self, inbox: Inbox) -> None:
+        asked, self._asked = self._asked, []
+        inbox.put_all(asked)
+
+    async def wait(self, answer: Future[Any]) -> Any:
+        waiter = self._loop.create_future()
+        answer.add_done_callback(lambda answer: self._put(waiter, answer))
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+
+    def _put(self, waiter: asyncio.Future[Any], answer: Future[Any]) -> None:
+        self._ready.append((waiter, answer))
+        if not self._called and not self._loop.is_closed():
+            self._called = True
+            self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._called = False  # before the look: who comes from now on calls again
+        while self._ready:
+            waiter, answer = self._ready.popleft()
+            if waiter.done():  # who asked has gone
+                continue
+            if answer.cancelled():
+                waiter.cancel()
+            elif (error := answer.exception()) is not None:
+                waiter.set_exception(error)
+            else:
+                waiter.set_result(answer.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +84,7 @@ class Context:
     progress: ProgressReader
     watch: Watch = field(default_factory=Watch)
     streams: Streams = field(default_factory=Streams)
+    _answers: Answers = field(default_factory=Answers)
     _local: threading.local = field(default_factory=threading.local)
 
     @classmethod
@@ -37,11 +94,11 @@ class Context:
 
     async def ask(self, command: Callable[[], Any]) -> Any:
         """Run a change in the daemon's thread; returns when its events are on disk."""
-        return await asyncio.wrap_future(self.daemon.ask(command))
+        return await self._answers.to_change(self.daemon.context.inbox, command)
 
     async def look(self, command: Callable[[], Any]) -> Any:
         """Run something that changes nothing in the daemon's thread."""
-        return await asyncio.wrap_future(self.daemon.ask(command, changes=False))
+        return await self._answers.wait(self.daemon.ask(command, changes=False))
 
     @property
     def reader(self) -> Reader:

@@ -16,6 +16,8 @@ from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from gpuyard.config import Settings
+from gpuyard.core.model import Request as JobNeeds
+from gpuyard.core.state import State
 from gpuyard.daemon import limits as job_limits
 from gpuyard.daemon.commands import Idempotency, KeyedRequest, known_answer
 from gpuyard.daemon.jobs.fingerprints import Fingerprints, digest_of
@@ -23,13 +25,14 @@ from gpuyard.daemon.jobs.intake import JobRequest
 from gpuyard.daemon.jobs.profiles import TAG
 from gpuyard.engines.local.accounts import name_of
 from gpuyard.errors import UserError, suggest
-from gpuyard.predict.signatures import script_of, sign
+from gpuyard.predict.signatures import Signature, script_of, sign
 from gpuyard.server.auth.permissions import Caller, SubmitterLimits
 from gpuyard.server.context import Context
 from gpuyard.server.paths import API
 from gpuyard.server.responses import reply
 from gpuyard.server.routes.submissions import Submission
 from gpuyard.server.tasks import STATES
+from gpuyard.spec.work import Work
 
 
 class Body(BaseModel):
@@ -113,7 +116,7 @@ class IdempotentRequests:
 def _answer(request: Request, answer: Any, replayed: bool = False) -> Response:
     response = reply(answer, 201)
     if "id" in answer:  # several jobs have no common URL
-        kind = "leases" if request.url.path == f"{API}/leases" else "jobs"
+        kind = "leases" if request.scope["path"] == f"{API}/leases" else "jobs"
         response.headers["Location"] = f"{API}/{kind}/{answer['id']}"
     if replayed:
         response.headers[REPLAYED_HEADER] = "true"
@@ -180,13 +183,18 @@ class JobSignatures:
         self._settings, self._prints = settings, Fingerprints()
 
     async def __call__(self, wanted: Sequence[JobRequest], caller: Caller) -> list[JobRequest]:
-        return await asyncio.to_thread(lambda: [self.signed(one, self.content(one, caller)) for one in wanted])
+        def content(one: JobRequest) -> str:
+            return digest_of(one.script) if one.script else self.read(one.work.command, one.work.directory, caller)
 
-    def content(self, one: JobRequest, caller: Caller) -> str:
-        """The hash of a job's script; empty if it cannot be read. Not for the daemon's thread."""
-        if one.script:
-            return digest_of(one.script)
-        return self.read(one.work.command, one.work.directory, caller)
+        return await asyncio.to_thread(lambda: [self.signed(one, content(one)) for one in wanted])
+
+    async def content(self, given: Submission, caller: Caller) -> str:
+        """The hash of a job's script; empty if it has none, or it cannot be read."""
+        if given.script:
+            return digest_of(given.script)
+        if not script_of(given.command):
+            return ""
+        return await asyncio.to_thread(self.read, given.command, given.directory or "", caller)
 
     def read(self, command: Sequence[str], directory: str, caller: Caller) -> str:
         """The hash of a command's script, if the caller may read it, else empty. Not for the daemon's thread."""
@@ -196,12 +204,15 @@ class JobSignatures:
 
     def signed(self, one: JobRequest, content: str) -> JobRequest:
         work = one.work
-        tags = [tag for tag in work.tags if tag != TAG]
-        found = sign(
-            work.command, directory=work.directory, content=content, user=one.request.user, tags=tags,
-            gpus=one.request.gpus,
-        )  # fmt: skip
+        found = signature(work.command, work.directory, content, one.request.user, work.tags, one.request.gpus)
         return replace(one, work=replace(work, signature=found.exact, likeness=found.likeness))
+
+
+def signature(
+    command: Sequence[str], directory: str, content: str, user: str, tags: Iterable[str], gpus: int
+) -> Signature:
+    own = [tag for tag in tags if tag != TAG]
+    return sign(command, directory=directory, content=content, user=user, tags=own, gpus=gpus)
 
 
 class JobIntake:
@@ -217,10 +228,24 @@ class JobIntake:
         caller = permissions.caller(request)
         permissions.check_priority(caller, wanted.request.priority)
         owned = replace(wanted.request, user=caller.name, group=caller.group(state.rules))
-        if (never := job_limits.refusal(state, owned)) is not None:
-            raise UserError(f"this job can never run here: it {never}")
+        _check_quota(state, owned)
         limits, work = self._limits.limits(request, caller), wanted.work
         return replace(wanted, request=owned, work=work if work.limits == limits else replace(work, limits=limits))
+
+    async def complete(self, request: Request, given: Submission) -> JobRequest:
+        """A job that is owned and signed, each of its parts made once: thousands may come at once."""
+        permissions, state = self._context.permissions, self._context.daemon.state
+        settings, caller = self._context.settings, permissions.caller(request)
+        fields = given.work_fields(settings)
+        permissions.check_priority(caller, given.priority)
+        limits = self._limits.limits(request, caller)
+        content = await self.signatures.content(given, caller)
+        found = signature(given.command, given.directory or "", content, caller.name, given.tags, given.gpu_count)
+        work = Work(**fields, limits=limits, signature=found.exact, likeness=found.likeness)
+        group = caller.group(state.rules)
+        wanted = given.wanted(settings, work, user=caller.name, group=group, kind=found.exact)
+        _check_quota(state, wanted.request)
+        return wanted
 
     async def signed(self, request: Request, wanted: Sequence[JobRequest]) -> list[JobRequest]:
         return await self.signatures(wanted, self._context.permissions.caller(request))
@@ -229,3 +254,8 @@ class JobIntake:
         """The warnings of the last submit, for its answer. For the daemon's thread."""
         warnings = self._context.commands.warnings
         return {"warnings": warnings} if warnings else {}
+
+
+def _check_quota(state: State, asked: JobNeeds) -> None:
+    if (never := job_limits.refusal(state, asked)) is not None:
+        raise UserError(f"this job can never run here: it {never}")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.types import Receive, Scope, Send
 
 from gpuyard.server import tasks
 from gpuyard.server.auth.permissions import Permission
@@ -108,6 +109,11 @@ class Route:
         """Whether query parameters that it does not know are refused."""
         return self.method == "GET" and self.root == API
 
+    @property
+    def direct(self) -> bool:
+        """Whether its handler takes the request alone, and nothing is to be checked before."""
+        return self.model is not None and self.may.permission is Permission.EVERYBODY
+
 
 Guard = Callable[[Route], Callable[[Request], Awaitable[None]]]
 """Makes the dependency that checks the permission of a route."""
@@ -127,7 +133,7 @@ def add_routes(app: FastAPI, handlers: object, guard: Guard) -> None:
             getattr(handlers, name),
             methods=[declared.method],
             dependencies=[] if declared.may.permission is Permission.EVERYBODY else [Depends(guard(declared))],
-            route_class_override=StrictRoute if declared.strict else None,
+            route_class_override=StrictRoute if declared.strict else DirectRoute if declared.direct else None,
             include_in_schema=bool(declared.id),
             openapi_extra={"x-may": declared.may.permission.value},
         )
@@ -158,3 +164,19 @@ class StrictRoute(APIRoute):
             return await handle(request)
 
         return checked
+
+
+class DirectRoute(APIRoute):
+    """Calls a handler without FastAPI's resolution of parameters, which takes longer than most handlers.
+
+    The application's middleware handles its errors.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[[Request], Awaitable[Response]], **settings: Any) -> None:
+        super().__init__(path, endpoint, **settings)
+
+        async def call(scope: Scope, receive: Receive, send: Send) -> None:
+            response = await endpoint(Request(scope, receive, send))
+            await response(scope, receive, send)
+
+        self.app = call

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -24,6 +24,7 @@ from gpuyard import __version__
 from gpuyard.config import NO_PORT, PORT, Settings
 from gpuyard.daemon.background.dcgm import JobMapping
 from gpuyard.daemon.background.retention import Retention
+from gpuyard.daemon.context import BackgroundThread
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.devices.simulation import SimulatedLoad
 from gpuyard.daemon.loop import Daemon
@@ -37,6 +38,7 @@ from gpuyard.engines.mps_engine import MpsEngine
 from gpuyard.errors import UserError
 from gpuyard.gpus.base import Visible
 from gpuyard.gpus.find import open_gpus
+from gpuyard.notify.service import NotificationService
 from gpuyard.server import security
 from gpuyard.server.app import Server, make_app
 from gpuyard.server.auth.audit import RedactingFormatter
@@ -172,16 +174,9 @@ async def _serve(daemon: Daemon, settings: Settings, credentials: CredentialStor
     log.info("ended; jobs go on running")
 
 
-class BackgroundThread(Protocol):
-    """A part that works beside the daemon, in a thread of its own."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-
-
-def _background_threads(daemon: Daemon, server: Server) -> list[BackgroundThread]:
+def _background_threads(daemon: Daemon, server: Server) -> list[BackgroundThread | NotificationService]:
     settings = server.settings
-    found: list[BackgroundThread] = [
+    found: list[BackgroundThread | NotificationService] = [
         server.auth.audit,
         Retention(daemon.context, settings),
         SimulatedLoad(daemon.context, daemon.declared, daemon.ooms.ran_out),

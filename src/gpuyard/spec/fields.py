@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuyard.spec.job_field import MOST_INDEX as MOST_INDEX
 from gpuyard.spec.job_field import DialogEntry, FormEntry, FormGroup, JobField, Option, ShowLine
 from gpuyard.spec.kinds import (
     ARRAY,
@@ -30,8 +31,6 @@ from gpuyard.spec.kinds import (
 )
 from gpuyard.units import LEAST_SHARE
 
-MOST_INDEX = 1_000_000
-"""No machine has as many GPUs."""
 MOST_SECONDS = 1e10
 """Three hundred years: longer than anything takes, and all such times can be told."""
 HOME = "~"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gpuyard.spec.kinds import SIGNAL, Kind, Moment
 from gpuyard.units import parse_signal
+
+MOST_INDEX = 1_000_000
+"""No machine has as many GPUs."""
 
 
 class FormGroup(NamedTuple):
@@ -59,8 +61,8 @@ class ShowLine(NamedTuple):
     """What a switch that is on is shown as."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobField:
+class JobField(NamedTuple):
+    # No dataclass: to import those takes as long as all else that a submit does.
     name: str
     """As the API calls it."""
     kind: Kind
@@ -113,6 +115,13 @@ class JobField:
     def flag(self) -> str:
         """The option's first name, as in `--gpu-memory`."""
         return self.option.flags[0].partition("/")[0] if self.option else ""
+
+    @property
+    def option_limits(self) -> tuple[float | None, float | None]:
+        """The least and the most that its option takes; of GPUs, the daemon tells how many there are."""
+        if self.kind.option not in (int, float):
+            return None, None
+        return self.least, None if self.most == MOST_INDEX else self.most
 
     @property
     def attribute(self) -> str:

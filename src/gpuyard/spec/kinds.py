@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuyard.errors import UserError
@@ -31,8 +30,7 @@ class Moment(NamedTuple):
     zone: tzinfo | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kind:
+class Kind(NamedTuple):
     """A kind of value. `format` writes a value so that `parse` reads the same value back."""
 
     name: str

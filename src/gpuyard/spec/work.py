@@ -98,7 +98,7 @@ class Work:
 
     def to_json(self) -> dict[str, Any]:
         """Only what is not the default."""
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+        return {name: value for name, default in DEFAULTS.items() if (value := getattr(self, name)) != default}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Work:

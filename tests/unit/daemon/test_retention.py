@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -241,7 +240,7 @@ def test_answers_to_requests_with_a_key_are_kept_for_a_week(yard: Yard, settings
     told = [Answered("ann", str(n), "hash", '{"id":"1"}', NOW - n * DAY) for n in range(1, 1500)]
     work = {"work": Work(("true",), "/").to_json()}
     yard.store.append([Record(Submitted(NOW, "1", Request()), work)], answers=told)
-    retention(yard, replace(settings, keep_logs=0.0, keep_history=0.0)).sweep(NOW + 1.0)
+    retention(yard, settings._replace(keep_logs=0.0, keep_history=0.0)).sweep(NOW + 1.0)
     reader = Reader(settings.database)
     assert [n for n in range(1, 1500) if reader.answer("ann", str(n))] == [1, 2, 3, 4, 5, 6]
     assert reader.answer("bob", "1") is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterator, Sequence
-from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +83,9 @@ def test_what_can_change_while_a_job_runs_can_change_while_it_waits() -> None:
 
 
 def test_the_command_line_and_the_api_have_the_fields() -> None:
-    edits = {f.name for f in dataclass_fields(Edits)}
+    edits = set(Edits.names())
     assert edits == {f.attribute for f in FIELDS if f.option and f.option.edits and f.editable}
-    assert {f.name for f in dataclass_fields(Options)} == {f.attribute for f in FIELDS if f.option}
+    assert set(Options.names()) == {f.attribute for f in FIELDS if f.option}
     changes = {name.removesuffix("_") for name in Changes.model_fields}
     assert changes == {field.name for field in FIELDS if field.editable}
     own = {"command", "environment", "umask", "script", "own_id", "row"}

@@ -160,10 +160,7 @@ def restore(
             _refuse_losses(lost, force)
             aside = backups.restore(settings, found, lost.newest)
     facts = {**asdict(found.manifest), "former": str(aside) if aside else None, **asdict(lost), "daemon": restarted}
-    if json:
-        output.print_json(facts)
-    else:
-        _print_restored(facts, settings)
+    output.print_either(json, facts, lambda: _print_restored(facts, settings))
 
 
 @contextmanager

@@ -94,10 +94,7 @@ def _kind_label(kind: dict[str, str]) -> str:
 def status(daemon: DaemonOptions, json: Json = False) -> None:
     """Tell how the daemon is: its GPUs, its queue, its policy, its store."""
     found = daemon.client().status()
-    if json:
-        output.print_json(found)
-    else:
-        print("\n".join(f"{name:<10}{value}" for name, value in _facts(found)))
+    output.print_either(json, found, lambda: print("\n".join(f"{name:<10}{value}" for name, value in _facts(found))))
 
 
 def describe_gpus(status: dict[str, Any]) -> str:

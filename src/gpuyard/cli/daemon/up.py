@@ -180,10 +180,12 @@ def _await_answer(
 
 def stop(client: Client) -> dict[str, Any]:
     """Stop the daemon and wait until it is gone; returns its last status."""
+    from gpuyard.engines.local.processes import look
+
     found = client.status()
     client.shutdown()
     end = time.monotonic() + _PATIENCE
-    while _is_alive(found["pid"]) or _answers(client):
+    while ((process := look(found["pid"])) is not None and not process.dead) or _answers(client):
         if time.monotonic() > end:
             raise GpuyardError(f"the daemon (pid {found['pid']}) has not ended within {_PATIENCE:.0f} s; see its log")
         time.sleep(0.02)
@@ -195,14 +197,6 @@ def _print_log_tail(log: Path, begin: int) -> None:
         stream.seek(begin)
         for line in stream.read().decode(errors="replace").splitlines()[-20:]:
             output.say(line)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def _answers(client: Client) -> bool:

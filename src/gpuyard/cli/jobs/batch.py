@@ -354,10 +354,7 @@ def report(daemon: DaemonOptions, id: BatchId = None, json: Json = False) -> Non
 
     client = daemon.client()
     found = client.batch_report(_chosen(client, id))
-    if json:
-        output.print_json(found)
-    else:
-        print("\n".join(report_lines(found)))
+    output.print_either(json, found, lambda: print("\n".join(report_lines(found))))
 
 
 def _chosen(client: Client, id: str | None, open_first: bool = False) -> str:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gpuyard.cli.jobs.job_options import Options
@@ -60,13 +60,13 @@ def read_sweep(path: str, command: Sequence[str], settings: BatchSettings) -> Ba
     if not command:
         raise UserError("there is no command to fill; put it after --, as in: ... -- python train.py --lr={lr}")
     choices = read_parameters(path)
-    filling, common = Filling(choices[0].values), replace(settings.options, name=None)
+    filling, common = Filling(choices[0].values), settings.options.changed(name=None)
 
     def job(choice: Choice) -> dict[str, Any]:
         words = [filling.fill(word, choice.values) for word in command]
         filled = {name: _filled(getattr(common, name), filling, choice.values) for name in _FILLED}
         try:
-            return _described(replace(common, **filled), words, settings, own_id=any("{id}" in word for word in words))
+            return _described(common.changed(**filled), words, settings, own_id=any("{id}" in word for word in words))
         except UserError as error:
             has_parameters = filled != {name: getattr(common, name) for name in _FILLED}
             raise UserError(f"{choice.where}: {error}") if has_parameters else error from error
@@ -89,7 +89,7 @@ def _filled(value: Any, filling: Filling, values: Mapping[str, str]) -> Any:
 def _document(path: str, settings: BatchSettings) -> Batch:
     from gpuyard.cli.jobs.job_file import read_jobs
 
-    common = Request(**_plain(replace(settings.options, name=None)))
+    common = Request(**vars(settings.options.changed(name=None)))
     jobs = read_jobs(path, common, elsewhere=settings.remote)
     if settings.num and any(job.get("dependency") for job in jobs):
         raise UserError(f"{path}: jobs that follow each other cannot be put into waves; leave out --num")
@@ -104,7 +104,7 @@ def _document(path: str, settings: BatchSettings) -> Batch:
 
 
 def _commands(path: str, rows: Sequence[Row], settings: BatchSettings) -> list[dict[str, Any]]:
-    common, urgent = replace(settings.options, name=None), urgencies([row.priority for row in rows])
+    common, urgent = settings.options.changed(name=None), urgencies([row.priority for row in rows])
     here = os.path.abspath(os.path.expanduser(common.chdir or os.curdir))
     alike = dict[tuple[str, str], dict[str, Any]]()
 
@@ -113,7 +113,7 @@ def _commands(path: str, rows: Sequence[Row], settings: BatchSettings) -> list[d
         script = os.path.join(directory, row.filename)
         place = directory, script  # a script with a path of its own may run in several directories
         if place not in alike:
-            own = replace(common, chdir=None).over(Options(chdir=directory, priority=priority))
+            own = common.changed(chdir=None).over(Options(chdir=directory, priority=priority))
             alike[place] = _of_script(script, own, settings)
         found = {**alike[place], "command": row.command(sys.executable)}
         if row.epochs < 2 and found.get("profile") == PROFILE:
@@ -135,12 +135,8 @@ def _of_script(script: str, options: Options, settings: BatchSettings) -> dict[s
 
 
 def _described(options: Options, words: list[str], settings: BatchSettings, own_id: bool) -> dict[str, Any]:
-    found = Request(**_plain(options), command=words).describe(in_place=True, elsewhere=settings.remote)
+    found = Request(**vars(options), command=words).describe(in_place=True, elsewhere=settings.remote)
     return {**found, "own_id": True} if own_id else found
-
-
-def _plain(options: Options) -> dict[str, Any]:
-    return {f.name: getattr(options, f.name) for f in fields(Options)}
 
 
 def _directory(path: str, row: Row, here: str, remote: bool) -> str:
@@ -185,7 +181,7 @@ def _script_lines(path: str) -> Options:
     if options.array:
         raise UserError(f"{path} asks for --array, but a row is one job; leave it out, and write a row for each")
     try:  # on their own, so that a mistake is blamed on the script
-        Request(**_plain(replace(options, chdir=None)), command=[path]).describe(in_place=True)
+        Request(**vars(options.changed(chdir=None)), command=[path]).describe(in_place=True)
     except UserError as error:
         raise UserError(f"{path}, in its lines for gpuyard: {error}") from error
     return options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -50,7 +49,7 @@ def changes_of(edits: Edits) -> dict[str, Any]:
     for field in option_fields(edits=True):
         if field.clears and getattr(edits, field.attribute) in (_NONE, [_NONE]):
             cleared[field.name] = field.blank
-            edits = replace(edits, **{field.attribute: None})
+            edits = edits.changed(**{field.attribute: None})
     body = edits.body()
     first = [name for name in _SHOWN_FIRST if name in body]
     return {**{name: body.pop(name) for name in first}, **body, **cleared}
@@ -83,7 +82,4 @@ def retry(yard: DaemonOptions, job: JobId, json: Json = False) -> None:
 
 
 def _print(id: str, json: bool) -> None:
-    if json:
-        output.print_json({"id": id})
-    else:
-        print(id)
+    output.print_either(json, {"id": id}, lambda: print(id))

@@ -10,7 +10,6 @@ import heapq
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -259,7 +258,7 @@ def _entry(path: str, node: yaml.Node, common: Mapping[str, Any], given: Request
     else:
         words = command if command is not None else [str(script), *(args or ())]
     options = given.over(Options(**merged))
-    return _Entry(where, replace(options, command=words), script is not None)
+    return _Entry(where, options.changed(command=words), script is not None)
 
 
 def _read(path: str, node: yaml.Node) -> dict[str, Any]:
@@ -317,7 +316,7 @@ def _ordered(entries: Sequence[_Entry]) -> list[_Entry]:
     for number in order:
         entry = entries[number]
         changed: dict[str, Any] = {"dependency": _with_places(entry.request.dependency, names, place, number)}
-        entry.request = replace(entry.request, **changed)
+        entry.request = entry.request.changed(**changed)
     return [entries[number] for number in order]
 
 

@@ -7,56 +7,63 @@ so that one source can take precedence over another.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import Field, fields, make_dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
-
-import typer
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from gpuyard.errors import UserError
-from gpuyard.spec.fields import FIELD, MOST_INDEX, option_fields
+from gpuyard.spec.fields import FIELD, option_fields
 from gpuyard.spec.job_field import JobField
 from gpuyard.spec.kinds import ARRAY, CHOICE, DEPENDENCY, DURATION, INSTANT, Moment
 from gpuyard.units import parse_duration
 
+G = TypeVar("G", bound="OptionGroup")
 T = TypeVar("T", bound="Edits")
 _SENT_AS_WRITTEN = (DEPENDENCY, ARRAY)
 """Kinds of texts that the daemon checks: a job file names other jobs of the same file in them."""
 
 
-def option(field: JobField) -> Any:
-    declared = field.option
-    assert declared is not None
-    least, most = (field.least, field.most) if field.kind.option in (int, float) else (None, None)
-    if most == MOST_INDEX:  # the daemon tells how many GPUs there are
-        most = None
-    return typer.Option(*declared.flags, metavar=declared.metavar, help=declared.help, min=least, max=most)
+From = Annotated[str | None, FIELD["from"]]
+GpuMemory = Annotated[str | None, FIELD["gpu_memory"]]
+Priority = Annotated[float | None, FIELD["priority"]]
+Estimate = Annotated[str | None, FIELD["estimate"]]
+Tags = Annotated[list[str] | None, FIELD["tags"]]
 
 
-From = Annotated[str | None, option(FIELD["from"])]
-GpuMemory = Annotated[str | None, option(FIELD["gpu_memory"])]
-Priority = Annotated[float | None, option(FIELD["priority"])]
-Estimate = Annotated[str | None, option(FIELD["estimate"])]
-Tags = Annotated[list[str] | None, option(FIELD["tags"])]
+class OptionGroup:
+    """Options with None as their default, as a subclass's annotations declare them.
+
+    No dataclass: to import and make those takes as long as all else that a submit does.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        if unknown := given.keys() - (names := self.names()).keys():
+            raise TypeError(f"there are no options {', '.join(sorted(unknown))}")
+        self.__dict__.update(names | given)
+
+    @classmethod
+    def names(cls) -> dict[str, None]:
+        return {name: None for base in reversed(cls.__mro__) for name in getattr(base, "__annotations__", ())}
+
+    def changed(self: G, **new: Any) -> G:
+        return type(self)(**{**self.__dict__, **new})
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
-def _attributes(declared: Iterable[JobField]) -> Iterator[tuple[str, Any, None]]:
-    for field in declared:
-        kind = list[str] if field.kind.option is list else field.kind.option
-        yield field.attribute, Annotated[kind | None, option(field)], None
+def _made(name: str, base: type, declared: Iterable[JobField]) -> Any:
+    kinds = [(field, list[str] if field.kind.option is list else field.kind.option) for field in declared]
+    return type(name, (base,), {"__annotations__": {f.attribute: Annotated[kind | None, f] for f, kind in kinds}})
 
 
 if TYPE_CHECKING:
-
-    class _Declared:
-        __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-        def __init__(self, **given: Any) -> None: ...
-        def __getattr__(self, name: str) -> Any: ...
-
-    _EditOptions = _Declared
+    _EditOptions = OptionGroup
 else:
-    _EditOptions = make_dataclass("_EditOptions", _attributes(option_fields(edits=True)), frozen=True)
+    _EditOptions = _made("_EditOptions", OptionGroup, option_fields(edits=True))
 
 
 class Edits(_EditOptions):
@@ -64,9 +71,10 @@ class Edits(_EditOptions):
 
     def over(self: T, other: Edits) -> T:
         """These options, and the other's where these were not given."""
-        mine = {f.name for f in fields(self)}
-        left = {f.name: getattr(other, f.name) for f in fields(other) if f.name in mine and not given(self, f.name)}
-        return replace(self, **left)
+        mine = self.names()
+        return self.changed(
+            **{name: value for name, value in vars(other).items() if name in mine and not given(self, name)}
+        )
 
     def body(self) -> dict[str, Any]:
         """The given options as the API takes them; errors are raised before anything is sent."""
@@ -82,9 +90,7 @@ if TYPE_CHECKING:
     class _NewJobOptions(Edits): ...
 
 else:
-    _NewJobOptions = make_dataclass(
-        "_NewJobOptions", _attributes(option_fields(edits=False)), bases=(Edits,), frozen=True
-    )
+    _NewJobOptions = _made("_NewJobOptions", Edits, option_fields(edits=False))
 
 
 class Options(_NewJobOptions):

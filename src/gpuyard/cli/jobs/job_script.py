@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -321,7 +321,7 @@ def _together(lines: Iterable[Line]) -> Options:
         several: dict[str, Any] = {
             name: [*(getattr(found, name) or ()), *(getattr(asked, name) or ())] for name in _SEVERAL
         }
-        found = replace(asked.over(found), **several)
+        found = asked.over(found).changed(**several)
     return found
 
 
@@ -335,7 +335,7 @@ def read_options(words: Sequence[str], where: str) -> Options:
         if not hasattr(error, "format_message"):
             raise
         raise UserError(f"{where}: {str(error.format_message()).rstrip('.')}") from None
-    return Options(**{f.name: context.params[f.name] for f in fields(Options)})
+    return Options(**{name: context.params[name] for name in Options.names()})
 
 
 @cache

@@ -12,7 +12,7 @@ import typer
 from gpuyard.cli.common_options import DaemonOptions, LocalOnlyOptions, option, option_groups
 from gpuyard.cli.jobs.job_options import Estimate, From, GpuMemory, Priority, Tags, duration
 from gpuyard.cli.jobs.logs import exit_code, follow, log_of, outcome
-from gpuyard.cli.jobs.submit import Request, send
+from gpuyard.cli.jobs.submit import Request, run_in_place, send
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
 from gpuyard.client.retry import patiently
@@ -77,7 +77,7 @@ def run(context: typer.Context, daemon: DaemonOptions, request: Request) -> None
         raise UserError("run follows one job; queue an array with gpuyard submit, and wait for it with gpuyard wait")
     client = daemon.client()
     with Interrupts(client) as interrupts:
-        job = send(context, request, client)
+        job = send(run_in_place(context, request), request, client)
         interrupts.pass_to(job)
         _await_start(client, job)
         follow(log_of(client, job), job)

@@ -6,19 +6,20 @@ queue a command, a script, or the jobs of a file. A program that does not exist 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gpuyard.cli.common_options import DaemonOptions, option_groups
 from gpuyard.cli.jobs.job_options import Options, duration
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError, suggest
+from gpuyard.spec.fields import option_fields
+from gpuyard.spec.job_field import JobField
+from gpuyard.spec.kinds import SWITCH
 
 if TYPE_CHECKING:
+    import typer
+
+    from gpuyard.cli.common_options import Command, DaemonOptions, option
     from gpuyard.client.client import Client
 
 
@@ -33,7 +34,7 @@ def check_program(word: str, directory: str, environment: Mapping[str, str], *, 
     place = os.path.join(directory, word)
     if "/" not in word:
         paths = [*environment.get("PATH", _PATH).split(os.pathsep), *([_SHIMS] if slurm else ())]
-        if shutil.which(word, path=os.pathsep.join(os.path.join(directory, path) for path in paths)):
+        if _which(word, path=os.pathsep.join(os.path.join(directory, path) for path in paths)):
             return
     elif os.path.isfile(place) and os.access(place, os.X_OK):
         check_lines(place, word)
@@ -43,6 +44,12 @@ def check_program(word: str, directory: str, environment: Mapping[str, str], *, 
     looks_like_a_file = word == "-" or "/" in word or "." in word or os.path.exists(place)
     if looks_like_a_file:  # else it may be there when its turn has come
         raise UserError(_why(word, place))
+
+
+def _which(word: str, path: str | None = None) -> str | None:
+    import shutil  # here, because it imports all compressions
+
+    return shutil.which(word, path=path)
 
 
 def missing(word: str) -> str | None:
@@ -111,17 +118,11 @@ def without_undeliverable_mail(wanted: dict[str, Any], client: Client) -> dict[s
 
 __all__ = ["Request", "duration", "run_in_place", "submit"]
 
-Command = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="SCRIPT | -- COMMAND ARGS", show_default=False, help="A script, or after -- what to run."),
-]
 
-
-@dataclass(frozen=True)
 class Request(Options):
     """The command, and its options: those of submit and of run."""
 
-    command: Command = None
+    command: Command
 
     def describe(self, *, in_place: bool = False, elsewhere: bool = False) -> dict[str, Any]:
         """The job as a request to the API; errors are raised before anything is sent.
@@ -150,7 +151,7 @@ class Request(Options):
         if not words or not words[0]:
             raise UserError("there is no command to run; put it after --, as in: gpuyard submit -- python train.py")
         first = words[0]
-        if any(blank in first for blank in " \t\n") and not os.path.exists(first) and shutil.which(first) is None:
+        if any(blank in first for blank in " \t\n") and not os.path.exists(first) and _which(first) is None:
             raise UserError(
                 f"there is no program '{first}': write its words without quotes, as in: gpuyard submit -- {first}; "
                 f"or let a shell read them: gpuyard submit -- sh -c '{first}'"
@@ -226,14 +227,16 @@ def _warn_of_real_gpus(wanted: list[dict[str, Any]], client: Client) -> None:
 
 def run_in_place(context: typer.Context, request: Request) -> bool:
     """Whether -- stands before the command: then it is a command, also if it is a script."""
-    line, words = context.meta.get("gpuyard.line", []), request.command or []
+    return _is_after_dashes(request.command or [], context.meta.get("gpuyard.line", []))
+
+
+def _is_after_dashes(words: Sequence[str], line: Sequence[str]) -> bool:
     return bool(words) and len(line) > len(words) and line[-len(words) - 1] == "--"
 
 
-def send(context: typer.Context, request: Request, client: Client) -> str:
+def send(in_place: bool, request: Request, client: Client) -> str:
     """Queue what a command line asks for; the job's id."""
-    in_place, elsewhere = run_in_place(context, request), client.host is not None
-    [wanted] = _mailed([request.describe(in_place=in_place, elsewhere=elsewhere)], client)
+    [wanted] = _mailed([request.describe(in_place=in_place, elsewhere=client.host is not None)], client)
     job = client.submit_described(wanted)
     _warn_of_real_gpus([wanted], client)
     _tell_where(f"job {job}: is", [wanted], client)
@@ -256,25 +259,21 @@ def _mailed(wanted: list[dict[str, Any]], client: Client) -> list[dict[str, Any]
     return [without_undeliverable_mail(one, client) for one in wanted]
 
 
-@option_groups
 def submit(
     context: typer.Context,
     yard: DaemonOptions,
     request: Request,
     file: Annotated[
-        str | None, typer.Option("--file", "-f", metavar="FILE", help="Queue all jobs of a YAML file, or none of them.")
+        str | None, option("--file", "-f", "FILE", "Queue all jobs of a YAML file, or none of them.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the bare id.")] = False,
+    json: Annotated[bool, option("--json", "Print JSON instead of the bare id.")] = False,
 ) -> None:
     """Queue a command or a script, and print its job's id."""
     if file is not None:
         _submit_file(yard.client(), file, request, json)
         return
-    job = send(context, request, yard.client())
-    if json:
-        output.print_json({"id": job})
-    else:
-        print(job)
+    job = send(run_in_place(context, request), request, yard.client())
+    output.print_either(json, {"id": job}, lambda: print(job))
 
 
 def _submit_file(client: Client, file: str, request: Request, json: bool) -> None:
@@ -286,7 +285,74 @@ def _submit_file(client: Client, file: str, request: Request, json: bool) -> Non
     ids = client.submit_all(wanted)
     _warn_of_real_gpus(wanted, client)
     _tell_where(f"{output.many(len(ids), 'job')}: {'is' if len(ids) == 1 else 'are'}", wanted, client)
-    if json:
-        output.print_json({"ids": ids})
-    else:
-        print("\n".join(ids))
+    output.print_either(json, {"ids": ids}, lambda: print("\n".join(ids)))
+
+
+def submit_quickly(line: Sequence[str]) -> bool:
+    """Do what `submit` does for a plain command line, without typer, whose import takes longer than all that.
+
+    Returns False if the line is not plain, or has a mistake: typer reads it then, and tells what is wrong.
+    """
+    read = read_plain(line)
+    if read is None or (not read[0] and os.environ.get("GPUYARD_HOST")):
+        return False
+    from gpuyard.client.connection import Connection
+    from gpuyard.config import daemon_socket
+
+    place, options, words = read
+    request = Request(**options, command=words)
+    if request.notify or request.simulate_use:  # more is to be asked of the daemon
+        return False
+    client = Connection(daemon_socket(place), say=output.say)
+    print(client.submit_described(request.describe(in_place=_is_after_dashes(words, line))))
+    return True
+
+
+_PLACE = {"--data-dir": "data_dir", "--socket": "socket"}
+_UNUSUAL = ("--profile",)  # its value may be left out
+
+
+def read_plain(line: Sequence[str]) -> tuple[dict[str, str], dict[str, Any], list[str]] | None:
+    """Where the daemon is, the job's options, and the command; None if typer should read the line."""
+    place, found, rest = dict[str, str](), dict[str, Any](), list(line)
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+        flag, equals, text = rest.pop(0).partition("=")
+        field, on = _BY_FLAG.get(flag, (None, False))
+        if (equals and not flag.startswith("--")) or (field is None and flag not in _PLACE) or flag in _UNUSUAL:
+            return None
+        if field is not None and field.kind is SWITCH:
+            if equals:
+                return None
+            found[field.attribute] = on
+            continue
+        if not equals:
+            if not rest:
+                return None
+            text = rest.pop(0)
+        if field is None:
+            place[_PLACE[flag]] = text
+        elif not _take(field, text, found):
+            return None
+    return place, found, rest[1:] if rest[:1] == ["--"] else rest
+
+
+def _take(field: JobField, text: str, found: dict[str, Any]) -> bool:
+    """Add an option's value; False if it is none."""
+    kind, (least, most) = field.kind.option, field.option_limits
+    try:
+        value: Any = text if kind in (str, list) else kind(text)
+    except ValueError:
+        return False
+    if (least is not None and not value >= least) or (most is not None and not value <= most):
+        return False
+    found[field.attribute] = [*found.get(field.attribute, ()), value] if kind is list else value
+    return True
+
+
+_BY_FLAG: dict[str, tuple[JobField | None, bool]] = {
+    name: (field, not off)
+    for field in option_fields()
+    for flag in (field.option.flags if field.option else ())
+    for off, name in enumerate(flag.split("/"))
+}
+"""Fields by the names of their options, and whether that name turns a switch on."""

@@ -158,10 +158,7 @@ def plot(
         raise UserError(f"{there[0]} is there already; name another --out, or overwrite with --force")
     for name, figure in figures.items():
         save(figure, out, name)
-    if json:
-        output.print_json([str(path) for path in written])
-    else:
-        print("\n".join(map(str, written)))
+    output.print_either(json, [str(path) for path in written], lambda: print("\n".join(map(str, written))))
 
 
 def _use_one_thread() -> None:

@@ -90,10 +90,7 @@ def explain(
     from gpuyard.policies.trained_policy import load
 
     found = explain_policy(load(policy.removeprefix(LEARNED)))
-    if json:
-        output.print_json({"policy": policy, **found.facts()})
-    else:
-        _print_preferences(found)
+    output.print_either(json, {"policy": policy, **found.facts()}, lambda: _print_preferences(found))
     if out:
         _draw_preferences(found, out)
 

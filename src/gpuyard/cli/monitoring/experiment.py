@@ -103,10 +103,7 @@ def _print_outcome(found: Outcome, folder: Path, json: bool) -> None:
 
     if found.done_before:
         output.say(f"{output.many(found.done_before, 'run')} had been done before (--fresh does all anew)")
-    if json:
-        output.print_json(found.rows)
-    else:
-        print("\n".join(lines(found.rows)))
+    output.print_either(json, found.rows, lambda: print("\n".join(lines(found.rows))))
     output.say(f"results are in {folder}" + (f"; look at {found.written[-1]}" if found.written else ""))
 
 

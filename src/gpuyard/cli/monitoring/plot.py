@@ -83,10 +83,7 @@ def plot(
     paths = write_plots(
         recordings, metrics, figures.out, layout=figures.layout, formats=formats, title=figures.title
     )  # fmt: skip
-    if json:
-        output.print_json([str(path) for path in paths])
-    else:
-        print("\n".join(map(str, paths)))
+    output.print_either(json, [str(path) for path in paths], lambda: print("\n".join(map(str, paths))))
 
 
 def _check(words: list[str], known: tuple[str, ...], option: str) -> None:

@@ -130,10 +130,7 @@ def compare(
     if out is not None:
         report = write_comparison(found, trace, out, o.command_line())
         output.say(f"wrote {report}, and its plots and numbers beside it")
-    if json:
-        output.print_json(_document(found, trace))
-    else:
-        print_ranking(found)
+    output.print_either(json, _document(found, trace), lambda: print_ranking(found))
     fail_if_any(found)
     o.fail_if_all_rejected(found.rows, found.summaries[0].rejected)
 
@@ -300,10 +297,7 @@ def sweep(
 
         write_sweep(found, metric, output.plain(document), out)
         output.say(f"wrote {out}/: sweep.csv, sweep.json and the curve")
-    if json:
-        output.print_json(document)
-    else:
-        _print_sweep(found, trace, metric)
+    output.print_either(json, document, lambda: _print_sweep(found, trace, metric))
     _fail_if_any_point(found)
     o.fail_if_all_rejected(found.rows, ())
 

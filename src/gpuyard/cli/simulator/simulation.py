@@ -91,10 +91,7 @@ def simulate(
 
         write_result(result, metrics, out)
         output.say(f"wrote {out}/: jobs.csv, segments.csv, metrics.json and plots")
-    if json:
-        output.print_json(metrics)
-    else:
-        _print_one(metrics, result)
+    output.print_either(json, metrics, lambda: _print_one(metrics, result))
     o.fail_if_all_rejected([metrics], [(result.trace.ids[row], why) for row, why in result.rejected.items()][:1])
 
 
@@ -168,10 +165,7 @@ def info(
 
         names = write_plots(jobs, out, facts["capacity"])
         output.say(f"wrote {out}/: {', '.join(names)}, each as PNG and SVG")
-    if json:
-        output.print_json(facts)
-    else:
-        _print_facts(facts)
+    output.print_either(json, facts, lambda: _print_facts(facts))
 
 
 def _print_facts(facts: dict[str, Any]) -> None:

@@ -44,6 +44,14 @@ def print_json(value: Any) -> None:
     print(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
+def print_either(as_json: bool, document: Any, show: Callable[[], None]) -> None:
+    """Print a JSON document, or show the same to people."""
+    if as_json:
+        print_json(document)
+    else:
+        show()
+
+
 def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -10,11 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-import threading
 from pathlib import Path
 
 from gpuyard.core.events import Exited, Placed, Preempted, Requeued
-from gpuyard.daemon.context import Context
+from gpuyard.daemon.context import BackgroundThread, Context
 from gpuyard.daemon.store.records import Record
 
 log = logging.getLogger("gpuyard")
@@ -22,28 +21,22 @@ _AGAIN = 60.0  # seconds after which it is tried again where that failed
 _MODES = 0o755, 0o644  # others read them, whatever our umask is
 
 
-class JobMapping:
+class JobMapping(BackgroundThread):
+    """Its files stay when it stops, since jobs go on."""
+
     def __init__(self, context: Context, folder: str) -> None:
+        super().__init__("dcgm")
         self._context = context
         self._folder = Path(folder).expanduser()
         self._wanted = bool(folder)
         self._written: dict[int, str] = {}
         self._failed = False
-        self._over, self._wake = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dcgm", daemon=True)
 
     def start(self) -> None:
         """Start the thread, if a folder is set."""
         if self._wanted:
             self._context.listeners.append(self._heard)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread; the files stay, since jobs go on."""
-        self._over.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
+            super().start()
 
     def write(self) -> None:
         devices = [device for device in self._context.machine.gpus.devices if not device.uuid.startswith("MIG-")]

@@ -7,14 +7,13 @@ an event (`HarmMeasured`), which is all that plans depend on; a new daemon begin
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 from gpuyard.core.events import Exited, HarmMeasured
 from gpuyard.core.state import State
-from gpuyard.daemon.context import Context
+from gpuyard.daemon.context import BackgroundThread, Context
 from gpuyard.daemon.jobs.profiles import epochs_in
 from gpuyard.daemon.jobs.progress_reader import ProgressReader
 from gpuyard.daemon.store.log import Store
@@ -33,8 +32,9 @@ _PRIOR = 300.0  # seconds for which findings of earlier daemons count, at most
 _WRITTEN = 30.0  # seconds to wait for something to be written
 
 
-class Interference:
+class Interference(BackgroundThread):
     def __init__(self, context: Context, progress: ProgressReader, enough: float) -> None:
+        super().__init__("interference")
         self._context, self._progress = context, progress
         self._period = max(_LEAST, min(_PERIOD, enough / 10))
         self._slowdowns = Slowdowns(enough)
@@ -44,17 +44,10 @@ class Interference:
         self.known: Mapping[Pair, Finding] = {}
         """By sufferer and whom it is beside. For any thread: it is replaced as a whole."""
         self._ends: deque[Exited] = deque(maxlen=10_000)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="interference", daemon=True)
 
     def start(self) -> None:
         self._context.listeners.append(self._committed)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().start()
 
     def look(self, now: float) -> None:
         views = [view for view in list(self._context.store.open.values()) if view.state == "running"]

@@ -17,7 +17,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from gpuyard.config import Settings
-from gpuyard.daemon.context import Context
+from gpuyard.daemon.context import BackgroundThread, Context
 from gpuyard.daemon.devices.measurements import Seen
 from gpuyard.gpus.base import Device, Reading
 from gpuyard.recordings.chunks import HOURS, LEVELS, MINUTES, QUIET, SAMPLES, Level
@@ -48,10 +48,11 @@ class _Row(NamedTuple):
     values: dict[str, float]
 
 
-class Recorder:
+class Recorder(BackgroundThread):
     """Writes what GPUs do, and reads it. For any thread."""
 
     def __init__(self, context: Context, settings: Settings) -> None:
+        super().__init__("recorder")
         self._context, self._settings = context, settings
         self.path = settings.data_dir / NAME
         self.period = max(0.0, settings.record_period)
@@ -62,8 +63,6 @@ class Recorder:
         self._tape: Writer | None = None
         self._retry_at = 0.0
         self._pace = _Pace(self.period)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
     @property
     def apart(self) -> float:
@@ -74,13 +73,7 @@ class Recorder:
         """Start the thread, if `record` is set."""
         if self._settings.record:
             self._context.watchers.append(self.look)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread, after everything is written."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
+            super().start()
 
     def look(self, at: float, readings: Sequence[Reading], seen: Sequence[Seen]) -> None:
         """Called by the thread that looked, which does not wait here."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
 from gpuyard.config import Settings
 from gpuyard.daemon.commands import KEPT
-from gpuyard.daemon.context import Context
+from gpuyard.daemon.context import BackgroundThread, Context
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.local import stored_attempts
@@ -48,19 +47,10 @@ def check_kept(settings: Settings, view: JobView, attempt: int) -> None:
     raise Removed(f"the output of job {view.id} is gone: {kept if old else f'its files were in {settings.jobs_dir}'}")
 
 
-class Retention:
+class Retention(BackgroundThread):
     def __init__(self, context: Context, settings: Settings) -> None:
+        super().__init__("retention")
         self._context, self._settings = context, settings
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def _run(self) -> None:
         while not self._over.is_set():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 from gpuyard.core.events import Exited, Granted, Preempted, Requeued, Returned, Started
 from gpuyard.core.limits.loans import loans
-from gpuyard.daemon.context import Clock, Context
+from gpuyard.daemon.context import BackgroundThread, Clock, Context
 from gpuyard.daemon.devices.measurements import Seen
 from gpuyard.daemon.store.records import Record
 from gpuyard.daemon.store.views import JobView, split_power
@@ -108,8 +107,9 @@ class Death(NamedTuple):
     wanted: int
 
 
-class SimulatedLoad:
+class SimulatedLoad(BackgroundThread):
     def __init__(self, context: Context, declared: Declared, ran_out: Callable[[str, int, int, int], None]) -> None:
+        super().__init__("simulated-load")
         self._context, self._declared, self._ran_out = context, declared, ran_out
         self._store, self._machine = context.store, context.machine
         self._devices = self._machine.gpus.devices
@@ -125,20 +125,12 @@ class SimulatedLoad:
         """How much each attempt wants, and since when it does."""
         self._dead: dict[tuple[str, int], float] = {}
         """When attempts that ran out of memory were reported to the loop, on the monotonic clock."""
-        self._over, self._wake = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="simulated-load", daemon=True)
 
     def start(self) -> None:
         """Start the thread, if GPUs are simulated."""
         if self._machine.gpus.simulated:
             self._context.listeners.append(self._heard)
-            self._thread.start()
-
-    def stop(self) -> None:
-        self._over.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
+            super().start()
 
     def sample(self) -> None:
         """Take one sample of all GPUs; if jobs came or went, also one of just before."""

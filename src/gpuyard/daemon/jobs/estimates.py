@@ -83,7 +83,7 @@ class Estimates:
         if found.seconds and not work.estimated:
             request = replace(request, estimate=min(found.seconds, request.limit))
         predicted = (found.memory, found.seconds, found.evidence) if found.evidence else None
-        return replace(work, predicted=predicted), request
+        return (work if work.predicted == predicted else replace(work, predicted=predicted)), request
 
     def refusal(self, work: Work) -> str | None:
         """Why a job with `auto` memory can never run here; None if it can."""
@@ -285,7 +285,7 @@ class KnownSignature(NamedTuple):
 
 def all_known(reader: Reader, user: str, limit: int, few: float, part: float) -> Iterator[KnownSignature]:
     for signature, whose, name, command, count, last in reader.signatures(user, limit):
-        runs = [run_of(row) for row in reversed(reader.runs("signature", signature, LATEST))]
+        runs = [run_of(row) for row in reversed(reader.latest_runs("signature", signature, LATEST))]
         expected = predict(runs, [], 0.0, few, part)
         per_epoch = seconds_of(runs, 1.0)[0] if any(run.epochs for run in runs) else 0.0
         yield KnownSignature(
@@ -297,7 +297,9 @@ def all_known(reader: Reader, user: str, limit: int, few: float, part: float) ->
 def expected_of(
     reader: Reader, signature: str, likeness: str, epochs: float, few: float, part: float
 ) -> tuple[Prediction, list[dict[str, Any]]]:
-    runs, alike = (reader.runs(kind, key, LATEST) for kind, key in (("signature", signature), ("likeness", likeness)))
+    runs, alike = (
+        reader.latest_runs(kind, key, LATEST) for kind, key in (("signature", signature), ("likeness", likeness))
+    )
     known, similar = ([run_of(row) for row in reversed(rows)] for rows in (runs, alike))
     found = predict(known, similar, epochs, few, part)
     kind, key = ("signature", signature) if runs else ("likeness", likeness)

@@ -285,7 +285,9 @@ class Intake:
                 "between the two that follows the first and is followed by the second"
             )
         work, request = self._estimates.fitted(one.work, request)
-        request = replace(fitted_share(context, request), kind=work.signature)
+        request = fitted_share(context, request)
+        if request.kind != work.signature:
+            request = replace(request, kind=work.signature)
         refusal = permanent_refusal(context, self._planning.planner, request, work) or self._estimates.refusal(work)
         if refusal is not None:
             lease = one.work.kind == "lease"

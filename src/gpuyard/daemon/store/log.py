@@ -15,6 +15,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from gpuyard.core.model import Cluster, Request
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
 from gpuyard.daemon.store import reader, views
-from gpuyard.daemon.store.reader import Answered, answer_of, environment_of
+from gpuyard.daemon.store.reader import Answered, Queries
 from gpuyard.daemon.store.records import Record, Row, decode, encode
 from gpuyard.daemon.store.views import JobView, fold_view
 from gpuyard.errors import GpuyardError, UserError
@@ -35,7 +36,8 @@ from gpuyard.spec.work import Work, with_tuples
 
 VERSION = 5
 _HERE = Path(__file__).parent
-_INSERT = f"INSERT INTO jobs ({', '.join(views.COLUMNS)}) VALUES ({', '.join('?' for _ in views.COLUMNS)})"
+_JOBS = f"jobs ({', '.join(views.COLUMNS)})"
+_ROWS = 32  # rows of one statement
 _DAMAGED = "put back a backup, or move it away to start anew"
 _FORGETTABLE = """SELECT id FROM jobs WHERE ended < ? AND number < ? AND id != ?
     AND NOT EXISTS (SELECT 1 FROM events WHERE events.job = jobs.id AND seq >= ?) ORDER BY ended LIMIT ?"""
@@ -59,7 +61,7 @@ class JobStanding(NamedTuple):
     array: str
 
 
-class Store:
+class Store(Queries):
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection = _connect(path)
@@ -97,8 +99,9 @@ class Store:
                 if view is not None:  # else a late report on a job that is over
                     seen[record.job] = view
         with self._transaction() as connection:
-            connection.executemany(
-                "INSERT INTO events (seq, at, kind, job, attempt, data) VALUES (?, ?, ?, ?, ?, ?)",
+            _insert(
+                connection,
+                "events (seq, at, kind, job, attempt, data)",
                 [(self.last + n, *encode(record)) for n, record in enumerate(records, 1)],
             )
             point("store:events")
@@ -111,7 +114,7 @@ class Store:
             if ran:
                 connection.executemany(reader.INSERT_RUN, ran)
             if new := [views.to_row(v) for v in seen.values() if v.number > self.jobs]:
-                connection.executemany(_INSERT, new)
+                _insert(connection, _JOBS, new)
             changed = {job: v for job, v in seen.items() if v.number <= self.jobs}
             for statement, columns in ((_UPDATE, views.CHANGING), (_EDIT, views.COLUMNS)):
                 rows = [v for job, v in changed.items() if (job in edited) == (statement is _EDIT)]
@@ -149,7 +152,7 @@ class Store:
         with self._transaction() as connection:
             connection.execute("DELETE FROM jobs")
             connection.execute("DELETE FROM checkpoint")
-            connection.executemany(_INSERT, (views.to_row(view) for view in found.values()))
+            _insert(connection, _JOBS, [views.to_row(view) for view in found.values()])
         self.open = {view.id: view for view in found.values() if not view.over}
         self.checkpointed = 0
         return len(found)
@@ -253,13 +256,6 @@ class Store:
         found = self._connection.execute("SELECT at FROM events WHERE job = ? ORDER BY seq DESC LIMIT 1", (job,))
         return float((found.fetchone() or (0.0,))[0])
 
-    def answer(self, user: str, key: str) -> Answered | None:
-        """The answer to a user's request with this key; None if there was none."""
-        return answer_of(self._connection, user, key)
-
-    def environment(self, key: str) -> dict[str, str]:
-        return environment_of(self._connection, key)
-
     def script(self, key: str) -> str:
         return str(json.loads(self.kept(key)))
 
@@ -268,10 +264,6 @@ class Store:
         if found is None:
             raise UserError("its environment, or its script, is not kept any more; submit it anew")
         return str(found[0])
-
-    def latest_runs(self, kind: str, key: str, limit: int) -> list[tuple[Any, ...]]:
-        """The latest runs of a `signature` or `likeness` (`RUN_EVIDENCE`), the newest first."""
-        return reader.select_latest_runs(self._connection, kind, key, limit)
 
     def standing(self, limit: int = -1, **wanted: str) -> list[JobStanding]:
         """State of the jobs with this id, of this array, or of this name and user: the open first, then the newest."""
@@ -313,6 +305,16 @@ class Store:
 
     def _number(self, query: str) -> int:
         return int(self._connection.execute(query).fetchone()[0] or 0)
+
+
+def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Many rows a statement: at the end of each, Python lets other threads run, and this one waits for its turn."""
+    for begin in range(0, len(rows), _ROWS):
+        some = rows[begin : begin + _ROWS]
+        row = f"({', '.join('?' * len(some[0]))})"
+        connection.execute(
+            f"INSERT INTO {table} VALUES {', '.join([row] * len(some))}", list(chain.from_iterable(some))
+        )
 
 
 def hashed(environment: Mapping[str, str] | str) -> tuple[str, str]:

@@ -33,29 +33,6 @@ _LATEST_RUNS = {
 }
 
 
-def select_latest_runs(connection: sqlite3.Connection, kind: str, key: str, limit: int) -> list[tuple[Any, ...]]:
-    """The latest runs of a `signature` or `likeness`, the newest first."""
-    return connection.execute(_LATEST_RUNS[kind], (key, limit)).fetchall()
-
-
-def select_past_runs(connection: sqlite3.Connection, kind: str, key: str, limit: int) -> list[dict[str, Any]]:
-    """The latest runs of a `signature` or `likeness` for listings, the newest first."""
-    rows = connection.execute(
-        _LATEST_RUNS[kind].replace(", ".join(RUN_EVIDENCE), ", ".join(_SHOWN_OF_RUNS)), (key, limit)
-    )
-    return [dict(zip(_SHOWN_OF_RUNS, row, strict=True)) for row in rows]
-
-
-def select_signatures(connection: sqlite3.Connection, user: str, limit: int) -> list[tuple[Any, ...]]:
-    """Signatures, the latest first: with user, name, command, number of runs and last end."""
-    where = "WHERE user = ?" if user else ""
-    return connection.execute(
-        f"SELECT signature, user, name, command, count(*), max(at) FROM runs {where} "
-        "GROUP BY signature ORDER BY max(at) DESC LIMIT ?",
-        (*((user,) if user else ()), limit),
-    ).fetchall()
-
-
 def run_of(before: JobView, record: Record) -> tuple[Any, ...] | None:
     """The run that this event ended, if any; `before` is its job's view until then."""
     event, measured = record.event, record.details.get("measured", {})
@@ -119,7 +96,29 @@ class EventFilter:
         return not (self.job or self.kinds or self.user)
 
 
-class Reader:
+class Queries:
+    """What both the writer and readers ask."""
+
+    _connection: sqlite3.Connection
+
+    def answer(self, user: str, key: str) -> Answered | None:
+        """The answer to a user's request with this key; None if there was none."""
+        found = self._connection.execute(
+            "SELECT user, key, request, answer, at FROM answers WHERE user = ? AND key = ?", (user, key)
+        ).fetchone()
+        return Answered(*found) if found else None
+
+    def environment(self, key: str) -> dict[str, str]:
+        """The environment with a hash; empty if there is none."""
+        found = self._connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
+        return dict(json.loads(found[0])) if found else {}
+
+    def latest_runs(self, kind: str, key: str, limit: int) -> list[tuple[Any, ...]]:
+        """The latest runs of a `signature` or `likeness` (`RUN_EVIDENCE`), the newest first."""
+        return self._connection.execute(_LATEST_RUNS[kind], (key, limit)).fetchall()
+
+
+class Reader(Queries):
     """The store's reader: for one thread, and never in the writer's way."""
 
     def __init__(self, path: Path) -> None:
@@ -163,12 +162,6 @@ class Reader:
         where = f"WHERE {' AND '.join(terms)}" if terms else ""
         order = "ORDER BY ended DESC, number DESC" if over else "ORDER BY number"
         return self._select(f"{where} {order} LIMIT ?", (*values, limit))
-
-    def environment(self, key: str) -> dict[str, str]:
-        return environment_of(self._connection, key)
-
-    def answer(self, user: str, key: str) -> Answered | None:
-        return answer_of(self._connection, user, key)
 
     def tasks(self, array: str) -> dict[str, int]:
         return dict(
@@ -238,15 +231,21 @@ class Reader:
         finally:
             self._connection.execute("COMMIT")
 
-    def runs(self, kind: str, key: str, limit: int) -> list[tuple[Any, ...]]:
-        """The latest runs of a `signature` or `likeness` (`RUN_EVIDENCE`), the newest first."""
-        return select_latest_runs(self._connection, kind, key, limit)
-
     def past_runs(self, kind: str, key: str, limit: int) -> list[dict[str, Any]]:
-        return select_past_runs(self._connection, kind, key, limit)
+        """The latest runs of a `signature` or `likeness` for listings, the newest first."""
+        rows = self._connection.execute(
+            _LATEST_RUNS[kind].replace(", ".join(RUN_EVIDENCE), ", ".join(_SHOWN_OF_RUNS)), (key, limit)
+        )
+        return [dict(zip(_SHOWN_OF_RUNS, row, strict=True)) for row in rows]
 
     def signatures(self, user: str, limit: int) -> list[tuple[Any, ...]]:
-        return select_signatures(self._connection, user, limit)
+        """Signatures, the latest first: with user, name, command, number of runs and last end."""
+        where = "WHERE user = ?" if user else ""
+        return self._connection.execute(
+            f"SELECT signature, user, name, command, count(*), max(at) FROM runs {where} "
+            "GROUP BY signature ORDER BY max(at) DESC LIMIT ?",
+            (*((user,) if user else ()), limit),
+        ).fetchall()
 
     def owner_of(self, signature: str) -> str | None:
         found = self._connection.execute("SELECT user FROM runs WHERE signature = ? LIMIT 1", (signature,)).fetchone()
@@ -263,16 +262,3 @@ class Reader:
     def _select(self, rest: str, values: Iterable[Any]) -> list[JobView]:
         found = self._connection.execute(f"SELECT {', '.join(views.COLUMNS)} FROM jobs {rest}", tuple(values))
         return list(map(views.from_row, found))
-
-
-def answer_of(connection: sqlite3.Connection, user: str, key: str) -> Answered | None:
-    found = connection.execute(
-        "SELECT user, key, request, answer, at FROM answers WHERE user = ? AND key = ?", (user, key)
-    ).fetchone()
-    return Answered(*found) if found else None
-
-
-def environment_of(connection: sqlite3.Connection, key: str) -> dict[str, str]:
-    """The environment with a hash; empty if there is none."""
-    found = connection.execute("SELECT content FROM environments WHERE hash = ?", (key,)).fetchone()
-    return dict(json.loads(found[0])) if found else {}

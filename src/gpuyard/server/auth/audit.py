@@ -6,11 +6,11 @@ import json
 import logging
 import re
 import sqlite3
-import threading
 import time
 from collections import Counter, deque
 from typing import Any, NamedTuple
 
+from gpuyard.daemon.context import BackgroundThread
 from gpuyard.errors import GpuyardError
 from gpuyard.server.auth.credentials import CredentialStore
 from gpuyard.server.paths import API
@@ -55,31 +55,24 @@ class AuditEntry(NamedTuple):
     times: int = 1
 
 
-class AuditLog:
+class AuditLog(BackgroundThread):
     """Takes entries from any thread; its own thread writes them."""
 
     def __init__(self, credentials: CredentialStore) -> None:
+        super().__init__("audit")
         self._credentials = credentials
         self._waiting: deque[tuple[AuditEntry, bytes]] = deque(maxlen=_MOST_WAITING)
-        self._there, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._left, self._since = _BURST, time.monotonic()
         self._more: Counter[int] = Counter()  # refusals without a row, by status
 
-    def start(self) -> None:
-        self._thread.start()
-
     def stop(self) -> None:
-        self._over.set()
-        self._there.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().stop()
         self.flush()
 
     def add(self, entry: AuditEntry, answer: bytes = b"") -> None:
         """Take an entry; the body of the response tells the id of a new job."""
         self._waiting.append((entry, answer))
-        self._there.set()
+        self._wake.set()
 
     def flush(self) -> None:
         with self._credentials.lock:
@@ -111,8 +104,8 @@ class AuditLog:
         self._tidy()
         tidied = time.monotonic()
         while not self._over.is_set():
-            if self._there.wait(_TIDY) and not self._over.wait(_EVERY):
-                self._there.clear()
+            if self._wake.wait(_TIDY) and not self._over.wait(_EVERY):
+                self._wake.clear()
                 self.flush()
             if time.monotonic() - tidied >= _TIDY:
                 self._tidy()

@@ -171,12 +171,7 @@ class BrowserConnection(asyncio.Protocol):
 
     def set_reading(self, on: bool) -> None:
         """Resume or pause reading, so that a slow receiver is not flooded."""
-        if self._transport.is_closing():
-            return
-        if on:
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
+        _set_reading(self._transport, on)
 
     def data_received(self, data: bytes) -> None:
         if self._page is not None:
@@ -202,6 +197,11 @@ class BrowserConnection(asyncio.Protocol):
         self._lost(exc)
 
 
+def _set_reading(transport: asyncio.Transport, on: bool) -> None:
+    if not transport.is_closing():
+        (transport.resume_reading if on else transport.pause_reading)()
+
+
 class PageConnection(asyncio.Protocol):
     def __init__(self, browser: BrowserConnection, head: bytes) -> None:
         self._browser, self._head = browser, head
@@ -222,12 +222,8 @@ class PageConnection(asyncio.Protocol):
         self._transport.write(data)
 
     def set_reading(self, on: bool) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
-        if on:
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
+        if self._transport is not None:
+            _set_reading(self._transport, on)
 
     def abort(self) -> None:
         if self._transport is not None:

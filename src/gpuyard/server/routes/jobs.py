@@ -123,8 +123,8 @@ class JobRoutes:
         async def take() -> Command:
             resolved = await self._notifications.resolved(request, _submission(body))
             given = with_login_defaults(resolved, context.permissions.caller(request), context.settings)
-            wanted = await intake.signed(request, [intake.owned(request, given.wanted(context.settings))])
-            return lambda: {"id": context.commands.submit_all(wanted)[0], **intake.warnings()}
+            wanted = await intake.complete(request, given)
+            return lambda: {"id": context.commands.submit_all([wanted])[0], **intake.warnings()}
 
         return await intake.once(request, take)
 

@@ -74,13 +74,17 @@ class Asked(BaseModel):
     def estimated(self) -> bool:
         return self.estimate is not None or self.time_limit is not None
 
+    @property
+    def gpu_count(self) -> int:
+        return self.gpus or len(self.from_ or ()) or 1
+
     def request(self, settings: Settings) -> Request:
         return self._request_with(settings, preemptible=False)
 
     def _request_with(self, settings: Settings, **more: Any) -> Request:
         estimate = self.estimate or self.time_limit or settings.default_estimate or math.inf
         return Request(
-            gpus=self.gpus or len(self.from_ or ()) or 1,
+            gpus=self.gpu_count,
             estimate=min(estimate, self.time_limit or math.inf),
             **share(self.gpu_memory),
             priority=self.priority,
@@ -166,14 +170,15 @@ class Submission(AskedForJob):
     own_id: Annotated[bool, Field(description="Whether `{id}` in its command is its id.")] = False
     row: Annotated[BatchRow | None, Field(description="Of a batch: where it stands in the file.")] = None
 
-    def wanted(self, settings: Settings) -> JobRequest:
-        """The job, or the array, for the daemon's intake; the server adds the user."""
+    def wanted(self, settings: Settings, work: Work | None = None, **owner: str) -> JobRequest:
+        """The job, or the array, for the daemon's intake; `owner` says whose it is, if the server does not later."""
         return JobRequest(
-            self.work(settings), self.request(settings), self.environment or {}, self.hold, self.dependency or "",
-            self.array or "", self.script or "", self.own_id,
+            work or Work(**self.work_fields(settings)), self.request(settings, **owner), self.environment or {},
+            self.hold, self.dependency or "", self.array or "", self.script or "", self.own_id,
         )  # fmt: skip
 
-    def work(self, settings: Settings) -> Work:
+    def work_fields(self, settings: Settings) -> dict[str, Any]:
+        """What its `Work` is made of; the server adds whose it is."""
         directory, row = self.directory or "", self.row
         check_command(self.command, directory)
         _check_script(self.script)
@@ -191,23 +196,24 @@ class Submission(AskedForJob):
             stored["retry_delay"] = RETRY_DELAY
         simulated = bool(settings.simulate_gpus)
         stored["simulate_use"] = said_use(self.simulate_use, self.environment or {}, self.command, simulated=simulated)
-        return Work(
-            command=tuple(self.command),
-            directory=directory,
-            output_limit=settings.output_limit,
-            umask=self.umask,
-            estimated=self.estimated,
-            auto_memory=self.gpu_memory == "auto" or (self.gpu_memory is None and bool(self.profile)),
-            row=None if row is None else (row.number, row.wave, row.epochs, row.priority),
+        return {
             **stored,
-        )
+            "command": tuple(self.command),
+            "directory": directory,
+            "output_limit": settings.output_limit,
+            "umask": self.umask,
+            "estimated": self.estimated,
+            "auto_memory": self.gpu_memory == "auto" or (self.gpu_memory is None and bool(self.profile)),
+            "row": None if row is None else (row.number, row.wave, row.epochs, row.priority),
+        }
 
     def _notice(self, settings: Settings) -> float:
         return self.notice or (settings.grace if self.grace is None else self.grace)
 
-    def request(self, settings: Settings) -> Request:
+    def request(self, settings: Settings, **owner: str) -> Request:
         return self._request_with(
             settings,
+            **owner,
             preemptible=self.preemptible,
             notice=self._notice(settings) if self.preemptible else 0.0,
             begin=self.begin.timestamp() if self.begin else 0.0,
