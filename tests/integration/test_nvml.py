@@ -339,7 +339,7 @@ def test_gpus_in_mig_mode_without_devices_are_no_gpus(fake_nvml: FakeNvml) -> No
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has an NVIDIA driver")
 def test_without_a_driver_it_says_what_to_do() -> None:
-    code = "from gpuyard.gpus.find import open_gpus; open_gpus()"
+    code = "from gpuyard.gpus import open_gpus; open_gpus()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "no NVIDIA driver is installed (libnvidia-ml.so.1 is missing); install it" in done.stderr
     assert done.stderr.strip().endswith(SIMULATE)

@@ -53,7 +53,7 @@ DOCUMENTED = {
     "gpuyard.client": "*",
     "gpuyard.core": "*",
     "gpuyard.core.plan": "Planner",
-    "gpuyard.gpus.find": "open_gpus",
+    "gpuyard.gpus": "open_gpus",
     "gpuyard.grants": "Grants GrantEvent",
     "gpuyard.learn.report": "write_report",
     "gpuyard.monitor.live": "Live",

@@ -23,8 +23,8 @@ from gpuyard.engines.base import EngineError
 from gpuyard.engines.local import output
 from gpuyard.engines.local.cgroups import find_cgroups
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.gpus import driver_version, open_gpus
 from gpuyard.gpus.base import GpusUnavailable
-from gpuyard.gpus.find import driver_version, open_gpus
 from gpuyard.policies.guard import policy_of_settings
 from gpuyard.units import format_size
 

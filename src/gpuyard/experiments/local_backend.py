@@ -17,8 +17,8 @@ from gpuyard.experiments.measures import MEASURED
 from gpuyard.experiments.private_daemon import clear_remains, private_daemon
 from gpuyard.experiments.results_folder import Results, Run
 from gpuyard.experiments.runner import EndedJob, Progress, measured, run_result, submit_all
+from gpuyard.gpus import open_gpus
 from gpuyard.gpus.base import GpusUnavailable
-from gpuyard.gpus.find import open_gpus
 from gpuyard.monitor.sources.recorded import Recorded
 from gpuyard.monitor.summaries import events_of, seconds
 from gpuyard.monitor.tracks import HELD, to_edges

@@ -36,8 +36,8 @@ from gpuyard.engines.local.privileges import check_tools
 from gpuyard.engines.local.processes import adopt_orphans
 from gpuyard.engines.mps_engine import MpsEngine
 from gpuyard.errors import UserError
+from gpuyard.gpus import open_gpus
 from gpuyard.gpus.base import Visible
-from gpuyard.gpus.find import open_gpus
 from gpuyard.notify.service import NotificationService
 from gpuyard.server import security
 from gpuyard.server.app import Server, make_app

@@ -25,7 +25,7 @@ from gpuyard.sim.virtual_clusters import Pools, replay_pools
 from gpuyard.units import format_number, parse_duration
 
 if TYPE_CHECKING:
-    from gpuyard.sim.kernel.compiler import Compilation
+    from gpuyard.sim.kernel.compilation import Compilation
 
 
 def default_estimate(trace: Trace) -> str:

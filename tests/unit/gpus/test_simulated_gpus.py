@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpuyard.errors import UserError
+from gpuyard.gpus import open_gpus
 from gpuyard.gpus.base import Gpus
-from gpuyard.gpus.find import open_gpus
 from gpuyard.gpus.simulated import SimulatedGpus
 
 G = 2**30

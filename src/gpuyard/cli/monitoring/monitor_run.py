@@ -183,7 +183,7 @@ def open_gpus(machine: tuple[str | None, str]) -> Gpus:
         found = SimulatedGpus.parse(simulated)
         output.say(f"{output.many(len(found.devices), 'simulated GPU')}: no real GPU is looked at")
         return ModelledGpus(found, parse_use(use) if use else None)
-    from gpuyard.gpus.find import open_gpus as find
+    from gpuyard.gpus import open_gpus as find
 
     try:
         return find()

@@ -30,8 +30,8 @@ from gpuyard.engines.local import processes
 from gpuyard.engines.local.accounts import name_of
 from gpuyard.engines.local.processes import read_proc, user_of
 from gpuyard.errors import UserError
+from gpuyard.gpus import driver_version
 from gpuyard.gpus.base import Device, Process, Reading
-from gpuyard.gpus.find import driver_version
 from gpuyard.server.context import Context
 from gpuyard.server.problems import error_location, error_message
 from gpuyard.server.requests import JobIntake

@@ -18,9 +18,8 @@ import inspect
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -131,7 +130,7 @@ def merged_source(
     functions compute with arrays as a whole, not number by number.
     """
     given = "\n".join(Path(str(one.__file__)).read_text() for one in (sys.modules[__name__], *modules))
-    path = _path("merged", f"{given}{entry}{settled}{whole_arrays}")
+    path = path_of("merged", f"{given}{entry}{settled}{whole_arrays}")
     if path.is_file():
         return path.read_text()
     source = _merge(modules, entry, settled, whole_arrays)
@@ -161,7 +160,7 @@ def _merge(
                 functions[node.name] = _Needed(dict(settled)).visit(_without_docstring(node))
             elif not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("gpuyard", "__future__"))):
                 constants.append(node)
-    needed = _reachable(entry, functions)
+    needed = reachable(entry, functions)
     body = [node for name, node in functions.items() if name in needed]
     arrays = {
         node.name for node in functions.values() if ast.unparse(node.returns or ast.Constant(None)) not in _NUMBERS
@@ -185,7 +184,7 @@ def _without_docstring(node: ast.FunctionDef) -> ast.FunctionDef:
     return node
 
 
-def _reachable(entry: str, functions: dict[str, ast.FunctionDef]) -> set[str]:
+def reachable(entry: str, functions: dict[str, ast.FunctionDef]) -> set[str]:
     found, left = set[str](), [entry]
     while left:
         if (name := left.pop()) not in found:
@@ -226,10 +225,10 @@ def _entry(node: ast.FunctionDef, records: set[str]) -> ast.stmt:
 
 def load(name: str, source: str) -> ModuleType:
     """The source as a module in the cache directory, where numba finds what it compiled before."""
-    title = _title(name, source)
+    title = title_of(name, source)
     if title in sys.modules:
         return sys.modules[title]
-    path = _written(_path(name, source), source)
+    path = _written(path_of(name, source), source)
     spec = importlib.util.spec_from_file_location(title, path)
     if spec is None or spec.loader is None:
         raise Bug(f"{path} cannot be loaded")
@@ -243,7 +242,7 @@ def load(name: str, source: str) -> ModuleType:
     return module
 
 
-def _title(name: str, source: str) -> str:
+def title_of(name: str, source: str) -> str:
     return f"gpuyard_{name}_{_digest(source)}"
 
 
@@ -263,10 +262,10 @@ def _written(path: Path, source: str) -> Path:
 
 
 def is_compiled(name: str, source: str, entry: str) -> bool:
-    return any((_path(name, source).parent / "__pycache__").glob(f"{name}.{entry}-*.nbc"))
+    return any((path_of(name, source).parent / "__pycache__").glob(f"{name}.{entry}-*.nbc"))
 
 
-def _path(name: str, source: str) -> Path:
+def path_of(name: str, source: str) -> Path:
     return cache_home() / "kernel" / _digest(source) / f"{name}.py"
 
 
@@ -278,7 +277,7 @@ def _digest(source: str) -> str:
 def alone(name: str, source: str) -> Iterator[bool]:
     """One process compiles a module at a time; the others wait, and find it done. Tells whether another one does."""
     try:
-        path = _path(name, source).with_suffix(".lock")
+        path = path_of(name, source).with_suffix(".lock")
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "w")  # noqa: SIM115
     except OSError:  # nothing is shared where nothing can be written
@@ -293,85 +292,6 @@ def alone(name: str, source: str) -> Iterator[bool]:
             print(f"another process compiles {name}; waiting for it ...", file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield others
-
-
-class Compilation:
-    """The compilation of a module, as far as it has got."""
-
-    def __init__(self, name: str, source: str, entry: str) -> None:
-        self.entry, self._folder, self._title = entry, _path(name, source).parent, _title(name, source)
-        functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
-        self._calls = {one: _reachable(one, functions) for one in functions}
-        self._work = {one: sum(1 for _ in ast.walk(node)) for one, node in functions.items()}
-        self._finished, self.now = set[str](), "the policy"
-        self._began = time.monotonic()
-        self.total, self.expected = len(functions), sum(self._work.values()) * _seconds_per_node()
-
-    def __enter__(self) -> Compilation:
-        from numba.core import event
-
-        class Listener(event.Listener):  # type: ignore[misc]
-            def on_start(listener, event: Any) -> None:  # noqa: N805
-                function = event.data["dispatcher"].py_func
-                if function.__module__ == self._title:
-                    self.now = function.__name__.removeprefix("_")
-
-            def on_end(listener, event: Any) -> None:  # noqa: N805
-                function = event.data["dispatcher"].py_func
-                if function.__module__ == self._title:
-                    self._finished.add(function.__name__)
-
-        self._listener = Listener()
-        event.register("numba:compile", self._listener)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        from numba.core import event
-
-        event.unregister("numba:compile", self._listener)
-        if kind is None and self.entry in self._finished:
-            self._clean_up()
-
-    def _clean_up(self) -> None:
-        """Note the speed of this machine, and remove what an interrupted compilation would have needed."""
-        pace = self.seconds / sum(self._work.values())
-        with suppress(OSError):
-            (cache_home() / "kernel" / "seconds_per_node").write_text(f"{pace:.3g}")
-        for path in (self._folder / "__pycache__").glob("*.nb[ci]"):
-            if f".{self.entry}-" not in path.name:
-                path.unlink(missing_ok=True)
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
-
-    def done(self) -> set[str]:
-        from gpuyard.sim.kernel.references import LOADED
-
-        loaded = {name for title, name in LOADED.copy() if title == self._title}
-        return self._finished.copy().union(*(self._calls[name] for name in loaded))
-
-    def left(self) -> float:
-        """Seconds that it will still take, roughly; a fifth of the time goes into optimising all of it at the end."""
-        part = 0.8 * sum(self._work[name] for name in self.done()) / sum(self._work.values())
-        if part < 0.2:
-            return max(self.expected - self.seconds, 1.0)
-        return self.seconds * (1.0 - part) / part
-
-
-def _seconds_per_node() -> float:
-    """How long this machine takes to compile a node of a syntax tree: as the last time, else by its speed."""
-    try:
-        return float((cache_home() / "kernel" / "seconds_per_node").read_text())
-    except (OSError, ValueError):
-        return 0.8 * min(_loop_seconds() for _ in range(5))
-
-
-def _loop_seconds() -> float:
-    began, table = time.perf_counter(), dict[int, int]()
-    for i in range(10_000):
-        table[i & 1023] = table.get(i & 1023, 0) + i
-    return time.perf_counter() - began
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # functions that generated modules wrap, by fingerprint

@@ -29,6 +29,7 @@ from gpuyard.sim.kernel import (
     schedule,
     static_priority,
 )
+from gpuyard.sim.kernel.compilation import Compilation
 from gpuyard.sim.replay import Progress, check_timing
 from gpuyard.sim.result import Placements, Result, Segments
 from gpuyard.sim.trace import Trace
@@ -135,12 +136,12 @@ def drive(
     return run.result()
 
 
-def compilation(planner: OrderedPlanner) -> compiler.Compilation:
+def compilation(planner: OrderedPlanner) -> Compilation:
     variant = variant_for(planner)
-    return compiler.Compilation(variant[0], _source(variant), variant[0])
+    return Compilation(variant[0], _source(variant), variant[0])
 
 
-def compile_for(planner: OrderedPlanner, show: Callable[[compiler.Compilation], None] | None = None) -> None:
+def compile_for(planner: OrderedPlanner, show: Callable[[Compilation], None] | None = None) -> None:
     """Load the driver and the policy, or compile them, by simulating one job; `show` is called every now and then."""
     one = replace(Trace.of([0.0], [1.0], [1]), in_order=True)
 
