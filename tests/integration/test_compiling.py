@@ -68,7 +68,7 @@ def test_processes_compile_one_after_the_other(tmp_path: Path, monkeypatch: pyte
             [sys.executable, "-c", waiting], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert process.stderr is not None
-        assert process.stderr.readline() == "another process compiles it; waiting for it ...\n"
+        assert process.stderr.readline() == "another process compiles the same code (it); waiting for it ...\n"
         assert process.poll() is None
     said, _ = process.communicate()
     assert said == "True\n"

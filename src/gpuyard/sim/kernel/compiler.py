@@ -289,7 +289,7 @@ def alone(name: str, source: str) -> Iterator[bool]:
             others = False
         except BlockingIOError:
             others = True
-            print(f"another process compiles {name}; waiting for it ...", file=sys.stderr)
+            print(f"another process compiles the same code ({name}); waiting for it ...", file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield others
 
