@@ -183,7 +183,7 @@ def run_in_order(
         if order.waiting[0] == 0 and counts[2] == counts[1] + 1 and rules.every == 0:
             # A job that comes alone, as most do, need not queue if there is room.
             row, here = counts[1], for_plan(site, rules.seed, notes.begun[0])
-            if not work.rejected[row] and _start_one(row, work, order, here, schedule, starts, notes, rules, now) == 1:
+            if not work.rejected[row] and _start_one(row, work, order, here, schedule, starts, notes, now):
                 continue
         eventful = _arrived(clock, work, order, schedule) or counts[0] > 0
         if is_time_to_plan(clock, now, eventful, rules.every):
@@ -199,7 +199,7 @@ def _plan_in_order(
         row = notes.head[0] if notes.head[0] >= 0 else first_row(order, most)
         if row < 0 or row == notes.stuck[0]:
             break
-        if _start_one(row, work, order, site, schedule, starts, notes, rules, now) == 1:
+        if _start_one(row, work, order, site, schedule, starts, notes, now):
             notes.head[0] = -1
             take_out(order, row)
             continue
@@ -212,10 +212,9 @@ def _plan_in_order(
 
 
 def _start_one(
-    row: int, work: Work, order: Order, site: Site, schedule: Schedule, starts: Starts, notes: Notes, rules: Rules,
-    now: float,
-) -> int:  # fmt: skip
-    """Start a job if there is room; returns how many were started."""
+    row: int, work: Work, order: Order, site: Site, schedule: Schedule, starts: Starts, notes: Notes, now: float
+) -> bool:
+    """Start a job if there is room; returns whether there is."""
     starts.size[0] = 0
     if site.demand.gpus[row] <= schedule.free[0]:
         at = order.begin[order.set_of[row]] + order.at[row]
@@ -224,7 +223,7 @@ def _start_one(
             notes.begun[0] += 1
             give_gpus(schedule, row, starts.bins[: starts.ends[0]], site.code, site.salt)
             run_from(schedule, row, now, now + work.run[row])
-    return starts.size[0]
+    return bool(starts.size[0] > 0)
 
 
 def _arrived(clock: Clock, work: Work, order: Order, schedule: Schedule) -> bool:
