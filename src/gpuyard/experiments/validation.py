@@ -34,7 +34,7 @@ def load(path: Path) -> Any:
             return tomllib.loads(text)
         if path.suffix.lower() == ".json":
             return json.loads(text, object_pairs_hook=_once)
-        return _bounded(_yaml(text), path)
+        return _bounded(yaml.load(text, Loader=_Loader), path)
     except RecursionError:
         raise UserError(f"{path}: this cannot be read: its parts are nested too deeply") from None
     except yaml.MarkedYAMLError as error:
@@ -258,7 +258,3 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(None, None, f"'{key.value}' is given twice", key.start_mark)
             seen.append(key.value)
         return super().construct_mapping(node, deep)
-
-
-def _yaml(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +57,7 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, indent=2).encode() + b"\n"
 
 
-def write_comparison(
-    comparison: Comparison, trace: Trace, directory: Path, command: str, *, when: datetime | None = None
-) -> Path:
+def write_comparison(comparison: Comparison, trace: Trace, directory: Path, command: str) -> Path:
     """A folder with `report.html`, the plots, and their numbers as JSON and CSV; returns the report."""
     from gpuyard.sim.comparison_report import draw, write_report
 
@@ -129,10 +126,10 @@ def _facts(trace: Trace) -> dict[str, Any]:
     }
 
 
-def sizes_text(counts: dict[int, int], most: int = 5) -> str:
+def sizes_text(counts: dict[int, int]) -> str:
     """`1 (80% of jobs), 8 (15%), up to 64`: the most frequent ones."""
     total = sum(counts.values())
-    frequent = sorted(sorted(counts, key=lambda size: -counts[size])[:most])
+    frequent = sorted(sorted(counts, key=lambda size: -counts[size])[:5])
     texts = [f"{size} ({_share(counts[size] / total)}{' of jobs' if not k else ''})" for k, size in enumerate(frequent)]
     largest = max(counts, default=0)
     return ", ".join(texts + ([f"up to {largest:,}"] if largest not in frequent and frequent else [])) or "none"
