@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gpuyard.errors import GpuyardError
 from gpuyard.monitor.sources.prometheus_client import Prometheus
-from gpuyard.monitor.sources.prometheus_queries import BY_NAME, TOTAL, Labels, names_for, numbers, whose
+from gpuyard.monitor.sources.prometheus_queries import BY_NAME, Labels, names_for, numbers, whose
 
 _METRICS = ("memory_used", "memory_free", "utilization")
 _BACK = 60.0  # seconds that are looked back at first

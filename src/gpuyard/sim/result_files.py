@@ -57,7 +57,9 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, indent=2).encode() + b"\n"
 
 
-def write_comparison(comparison: Comparison, trace: Trace, directory: Path, command: str) -> Path:
+def write_comparison(
+    comparison: Comparison, trace: Trace, directory: Path, command: str, *, when: datetime | None = None
+) -> Path:
     """A folder with `report.html`, the plots, and their numbers as JSON and CSV; returns the report."""
     from gpuyard.sim.comparison_report import draw, write_report
 
