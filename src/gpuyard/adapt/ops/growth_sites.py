@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from gpuyard.adapt.ops.channels import standard_entries, widen_entry
 from gpuyard.adapt.ops.containers import Grown, canonical, is_added
-from gpuyard.adapt.ops.forward_pass import Call, Inputs, guessed, inputs
+from gpuyard.adapt.ops.forward_pass import Call, Inputs, guessed, inputs, parameters
 from gpuyard.adapt.ops.graph import Piece, Survey, activation, is_call, shape_of, survey, traced
 from gpuyard.adapt.ops.growths import Entry, Refused, Site
 from gpuyard.adapt.ops.layers import (
@@ -96,7 +96,7 @@ def _entry(
         "zeroed": way.zeroed,
         "bypassed": way.bypassed,
         "convs": convs or {},
-        "parameters": sum(parameter.numel() for parameter in module.parameters()),
+        "parameters": parameters(module),
     }
 
 

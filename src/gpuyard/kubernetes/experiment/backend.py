@@ -18,7 +18,7 @@ from gpuyard.experiments.measures import MEASURED
 from gpuyard.experiments.results_folder import Results, Run
 from gpuyard.experiments.runner import EndedJob, Outcome, Progress, measured, run_result, submit_all
 from gpuyard.figures.files import write_atomically
-from gpuyard.kubernetes.api_client import Api, ApiError, core
+from gpuyard.kubernetes.api_client import Api, ApiError, core, open_link
 from gpuyard.kubernetes.cluster.cluster_nodes import node_of
 from gpuyard.kubernetes.cluster.pods import pod_of
 from gpuyard.kubernetes.experiment.cluster_settings import Settings, dns_name
@@ -69,13 +69,7 @@ _SIZE, _LINES = 2**18, 500
 
 def tail(connection: Connection, namespace: str, pod: str) -> bytes:
     """The last lines of a pod's output; nothing if its node is gone, or reading is forbidden."""
-    link: http.client.HTTPConnection
-    if connection.tls:
-        link = http.client.HTTPSConnection(
-            connection.host, connection.port, timeout=_TIMEOUT, context=connection.context
-        )
-    else:
-        link = http.client.HTTPConnection(connection.host, connection.port, timeout=_TIMEOUT)
+    link = open_link(connection, _TIMEOUT)
     authorization = connection.authorization()
     path = f"{connection.path}{core('pods', namespace, pod, 'log')}?limitBytes={_SIZE}&tailLines={_LINES}"
     try:
