@@ -93,10 +93,8 @@ class Keys:
         """Refuse keys that were not taken."""
         for key in self._given:
             if key not in self._asked:
-                raise self.error(key, f"there is no such key{suggest(key, self._asked)} (there are {self._known()})")
-
-    def _known(self) -> str:
-        return ", ".join(dict.fromkeys(self._asked))
+                known = ", ".join(dict.fromkeys(self._asked))
+                raise self.error(key, f"there is no such key{suggest(key, self._asked)} (there are {known})")
 
     def path(self, key: str) -> str:
         """Where a key stands, as in `workloads[1].gpu_memory`; the first of a list is 1."""

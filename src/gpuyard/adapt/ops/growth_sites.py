@@ -213,15 +213,11 @@ def _zero(piece: Piece, node: Any) -> list[str] | None:
         return [str(node.target)]
     if isinstance(module, (*DROPOUTS, nn.Identity)):
         return _zero(piece, first)
-    if _is_product(node):
+    if is_call(node, frozenset((operator.mul, operator.imul, torch.mul)), frozenset(("mul", "mul_"))):
         return next((way for part in node.args[:2] if (way := _zero(piece, part)) is not None), None)
     if is_call(node, _SHAPING_CALLS, _SHAPING) or _is_item(node):
         return _zero(piece, first)
     return None
-
-
-def _is_product(node: fx.Node) -> bool:
-    return is_call(node, frozenset((operator.mul, operator.imul, torch.mul)), frozenset(("mul", "mul_")))
 
 
 def _is_item(node: fx.Node) -> bool:
