@@ -228,7 +228,3 @@ def _seconds(job: Job, key: str) -> float | None:
 
 def _clock(text: str | None) -> str:
     return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S %Z}" if text else ""
-
-
-def _hours(value: float | None) -> str:
-    return format_plain(value) if value else ""
