@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import platform
-import pwd
 import stat
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from gpuyard.config import Settings, config_file, unknown_variables
 from gpuyard.config import settings as read_settings
 from gpuyard.engines.base import EngineError
 from gpuyard.engines.local import output
+from gpuyard.engines.local.accounts import name_of
 from gpuyard.engines.local.cgroups import find_cgroups
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.gpus import driver_version, open_gpus
@@ -112,10 +112,10 @@ def directory(patient: Installation) -> Finding:
     status = path.stat()
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         if patient.status is not None:
-            return ok(check, f"{path} is {_name(status.st_uid)}'s, whose daemon serves you")
-        return bad(check, f"you may not use {path}, which is {_name(status.st_uid)}'s", "choose another --data-dir")
+            return ok(check, f"{path} is {name_of(status.st_uid)}'s, whose daemon serves you")
+        return bad(check, f"you may not use {path}, which is {name_of(status.st_uid)}'s", "choose another --data-dir")
     if status.st_uid not in (os.geteuid(), 0):
-        return warn(check, f"{path} is {_name(status.st_uid)}'s", f"run this as {_name(status.st_uid)}")
+        return warn(check, f"{path} is {name_of(status.st_uid)}'s", f"run this as {name_of(status.st_uid)}")
     if status.st_mode & 0o022:
         return bad(check, f"{path} can be written by others ({_mode(status)})", f"chmod 700 {path}")
     return ok(check, f"{path}, {_mode(status)}")
@@ -188,7 +188,7 @@ def socket(patient: Installation) -> Finding:
     if len(os.fsencode(path)) > _LONGEST:
         return warn(check, f"{path} is longer than {_LONGEST} bytes: gpuyard copes, other programs cannot connect",
                     "choose a shorter one with --socket if they are to")  # fmt: skip
-    return ok(check, f"{path}, {_mode(status)}, of {_name(status.st_uid)}")
+    return ok(check, f"{path}, {_mode(status)}, of {name_of(status.st_uid)}")
 
 
 def _is_usable(path: Path) -> bool:
@@ -197,13 +197,6 @@ def _is_usable(path: Path) -> bool:
 
 def _mode(status: os.stat_result) -> str:
     return f"mode {stat.S_IMODE(status.st_mode):04o}"
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def installation(patient: Installation) -> Finding:

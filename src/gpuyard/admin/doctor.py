@@ -161,7 +161,7 @@ def store(patient: Installation) -> Finding | None:
         return warn(check, f"you may not read {database}", "ask whoever runs the daemon, or be root")
     if text := integrity(database, thorough=False):
         return bad(check, f"{database} is damaged: {text}", "gpuyard restore FILE puts a backup in its place")
-    size = sum(path.stat().st_size for path in (database, _beside(database)) if path.exists())
+    size = sum(path.stat().st_size for path in (database, database.with_name(f"{database.name}-wal")) if path.exists())
     with closing(read_only(database)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         jobs = connection.execute("SELECT count(*) FROM jobs").fetchone()[0]
@@ -171,10 +171,6 @@ def store(patient: Installation) -> Finding | None:
     if size > _LARGE and not patient.settings.keep_history:
         return warn(check, text, "set keep_history, to 1000d say, and jobs that ended before are removed")
     return ok(check, text)
-
-
-def _beside(database: Path) -> Path:
-    return database.with_name(f"{database.name}-wal")
 
 
 def clock(patient: Installation) -> Finding | None:

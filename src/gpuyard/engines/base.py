@@ -9,6 +9,7 @@ An engine reports what it sees and decides nothing. `tests/contract` has the sui
 
 from __future__ import annotations
 
+import select
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -175,3 +176,27 @@ class Engine(Protocol):
     def close(self) -> None:
         """Release everything; what runs goes on."""
         ...
+
+
+class EngineAround:
+    """What is the same in engines around another one, which has the nodes and keeps all output."""
+
+    def __init__(self, inner: Engine) -> None:
+        self._inner = inner
+        self._epoll = select.epoll()
+        self._epoll.register(inner.fileno(), select.EPOLLIN)
+
+    def nodes(self) -> Sequence[Node]:
+        return self._inner.nodes()
+
+    def last_job(self) -> int:
+        return self._inner.last_job()
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def read_log(self, job: str, attempt: int, offset: int, size: int, *, exact: bool = False) -> tuple[int, bytes]:
+        return self._inner.read_log(job, attempt, offset, size, exact=exact)
+
+    def log_size(self, job: str, attempt: int) -> int:
+        return self._inner.log_size(job, attempt)

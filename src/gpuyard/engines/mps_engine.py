@@ -22,10 +22,10 @@ from gpuyard.engines.base import (
     Abandoned,
     Ended,
     Engine,
+    EngineAround,
     EngineError,
     LaunchRefused,
     NeverBegan,
-    Node,
     Placement,
     Report,
     Running,
@@ -33,6 +33,7 @@ from gpuyard.engines.base import (
 )
 from gpuyard.engines.local import processes
 from gpuyard.engines.local.accounts import NOBODY, Account, account_of
+from gpuyard.engines.local.folders import make_parent
 from gpuyard.engines.mps_control import PATIENCE, SHORT, Control, Phase
 
 logger = logging.getLogger(__name__)
@@ -43,13 +44,12 @@ _HASTE = 1.0  # seconds at our own end for one that starts and is unused
 NOBODYS = "", 0  # whose a process of MPS is: ours, but of no attempt
 
 
-class MpsEngine:
+class MpsEngine(EngineAround):
     """An engine whose tasks may be clients of MPS. One thread may use it at a time."""
 
     def __init__(self, inner: Engine, place: Path, devices: Sequence[str], *, shared: bool = False) -> None:
-        self._inner, self._place, self._devices, self._shared = inner, place, devices, shared
-        self._epoll = select.epoll()
-        self._epoll.register(inner.fileno(), select.EPOLLIN)
+        super().__init__(inner)
+        self._place, self._devices, self._shared = place, devices, shared
         self._waiting: dict[tuple[str, int], tuple[Task, Placement]] = {}
         self._reports: list[Report] = []
         self._controls = {control.name: control for control in self._left_behind()}
@@ -57,12 +57,6 @@ class MpsEngine:
         """Running attempts of an earlier daemon; None once that is settled."""
 
     # -- what an engine does ----------------------------------------------------------------------
-
-    def nodes(self) -> Sequence[Node]:
-        return self._inner.nodes()
-
-    def last_job(self) -> int:
-        return self._inner.last_job()
 
     def launch(self, task: Task, attempt: int, placement: Placement) -> None:
         """Launch an attempt; a client of MPS as soon as its control daemon is up."""
@@ -116,10 +110,6 @@ class MpsEngine:
         mine, self._reports = self._reports, []
         return [*reports, *mine]
 
-    def fileno(self) -> int:
-        """Readable when the inner engine has something to observe, or a call of ours has ended."""
-        return self._epoll.fileno()
-
     def due(self) -> float | None:
         if self._reports or (self._controls and self._adopted is not None):
             return time.monotonic()
@@ -134,12 +124,6 @@ class MpsEngine:
         mark = processes.mark_of(pid)
         control = next((one for one in self._controls.values() if str(one.folder) == mark), None)
         return NOBODYS if control is not None and processes.user_of(pid) == control.uid else None
-
-    def read_log(self, job: str, attempt: int, offset: int, size: int, *, exact: bool = False) -> tuple[int, bytes]:
-        return self._inner.read_log(job, attempt, offset, size, exact=exact)
-
-    def log_size(self, job: str, attempt: int) -> int:
-        return self._inner.log_size(job, attempt)
 
     def close(self) -> None:
         """Release everything; control daemons with jobs stay, others are ended."""
@@ -188,12 +172,7 @@ class MpsEngine:
         return self._controls.setdefault(fresh.name, fresh)
 
     def _start(self, control: Control) -> None:
-        try:
-            self._place.mkdir(mode=0o700, exist_ok=True)
-            if self._shared:
-                self._place.chmod(0o711)  # users pass through to their own
-        except OSError as error:
-            raise EngineError(f"cannot create {self._place}: {error.strerror}") from error
+        make_parent(self._place, self._shared)
         control.start()
         self._watch(control)
         if control.phase is Phase.DOWN:

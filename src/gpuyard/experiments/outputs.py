@@ -24,7 +24,7 @@ from gpuyard.errors import GpuyardError, UserError
 from gpuyard.experiments.design import LAYOUTS, Experiment, RunResult
 from gpuyard.experiments.measures import jobs_csv, lines, speedups, summary_csv
 from gpuyard.experiments.results_folder import Results, Run
-from gpuyard.figures.axes import label_time, label_x
+from gpuyard.figures.axes import label_axis, label_time
 from gpuyard.figures.files import write_atomically
 from gpuyard.figures.html_page import heading, image, lead, page, soft
 from gpuyard.figures.panels import DRAWN_AS_ROWS, Axis, Named, axis_of, highest, panels, scale_of
@@ -91,7 +91,7 @@ def _finish(axes: Axes, rows: Sequence[Mapping[str, Any]], label: str, note: str
     apart = (percents[-1] - percents[0]) or 1.0
     axes.set_xlim(percents[0] - 0.06 * apart, percents[-1] + 0.06 * apart)
     if len(percents) <= 8:
-        label_x(axes, [(percent, format_number(percent)) for percent in percents])
+        label_axis(axes.xaxis, [(percent, format_number(percent)) for percent in percents])
     axes.set_ylim(bottom=0)
     axes.grid()
 

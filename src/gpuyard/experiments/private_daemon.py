@@ -19,6 +19,7 @@ from typing import Any
 
 from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon
+from gpuyard.engines.local.processes import look
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.experiments.interrupts import SIGNALS, interruptible
 
@@ -159,16 +160,8 @@ def _end(client: Client) -> None:
         pid = int(client.status()["pid"])
         client.shutdown()
         end = time.monotonic() + _PATIENCE
-        while _lives(pid) and time.monotonic() < end:
+        while (found := look(pid)) is not None and not found.dead and time.monotonic() < end:
             time.sleep(0.02)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def _socket(folder: Path) -> str:

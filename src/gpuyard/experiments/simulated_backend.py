@@ -11,7 +11,7 @@ import numpy as np
 from gpuyard.core.engine import Engine
 from gpuyard.core.events import Exited, Started
 from gpuyard.core.model import Cluster, Request
-from gpuyard.core.plan import Plan, Start
+from gpuyard.core.plan import Start
 from gpuyard.core.usage.admission import USUAL, Peak, Statistics, Usage, Window, statistics_of
 from gpuyard.core.usage.overcommit import hopeful
 from gpuyard.errors import Bug, UserError
@@ -245,10 +245,8 @@ class _Driver:
         plan = self.engine.plan(self.devices.now, usage)
         for start in plan.starts:
             self._start(start)
-        self.wake_at = min(self._next_plan(plan), self._next_look(usage))
-
-    def _next_plan(self, plan: Plan) -> float:
-        return plan.wake_at if plan.wake_at > self.devices.now else math.inf
+        planned = plan.wake_at if plan.wake_at > self.devices.now else math.inf
+        self.wake_at = min(planned, self._next_look(usage))
 
     def _next_look(self, usage: Usage | None) -> float:
         state = self.engine.state

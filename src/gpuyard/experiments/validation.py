@@ -34,7 +34,7 @@ def load(path: Path) -> Any:
             return tomllib.loads(text)
         if path.suffix.lower() == ".json":
             return json.loads(text, object_pairs_hook=_once)
-        return _bounded(_yaml(text), path)
+        return _bounded(yaml.load(text, Loader=_Loader), path)
     except RecursionError:
         raise UserError(f"{path}: this cannot be read: its parts are nested too deeply") from None
     except yaml.MarkedYAMLError as error:
@@ -93,10 +93,8 @@ class Keys:
         """Refuse keys that were not taken."""
         for key in self._given:
             if key not in self._asked:
-                raise self.error(key, f"there is no such key{suggest(key, self._asked)} (there are {self._known()})")
-
-    def _known(self) -> str:
-        return ", ".join(dict.fromkeys(self._asked))
+                known = ", ".join(dict.fromkeys(self._asked))
+                raise self.error(key, f"there is no such key{suggest(key, self._asked)} (there are {known})")
 
     def path(self, key: str) -> str:
         """Where a key stands, as in `workloads[1].gpu_memory`; the first of a list is 1."""
@@ -258,7 +256,3 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(None, None, f"'{key.value}' is given twice", key.start_mark)
             seen.append(key.value)
         return super().construct_mapping(node, deep)
-
-
-def _yaml(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)

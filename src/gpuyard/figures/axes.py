@@ -48,10 +48,6 @@ def label_axis(axis: Any, ticks: Iterable[Tick]) -> None:
     axis.set_ticklabels([text for _, text in ticks])
 
 
-def label_x(axes: Axes, ticks: Iterable[Tick]) -> None:
-    label_axis(axes.xaxis, ticks)
-
-
 def count_axis(axes: Axes) -> None:
     """A y axis for numbers of things, from 0: whole, round, and with commas."""
     axes.set_ylim(bottom=0)
@@ -104,7 +100,7 @@ def log_time_axis(axes: Axes, low: float, high: float, width: float, *, linear: 
     for tick in sorted(ticks, key=lambda tick: tick[0] not in _ROUND_TIMES):
         if room_for(axes, [*kept, tick], width):
             kept.append(tick)
-    label_x(axes, kept or [(high, format_duration(high))])
+    label_axis(axes.xaxis, kept or [(high, format_duration(high))])
 
 
 def label_time(axes: Axes, axis: Axis, zone: tzinfo | None = None, width: float = _WIDTH) -> None:
@@ -117,7 +113,7 @@ def label_time(axes: Axes, axis: Axis, zone: tzinfo | None = None, width: float 
         divisor, unit = time_unit(axis.right - axis.left)
         choices = (_even(axis, step, divisor) for step in _steps(divisor) if _is_sparse(axis, step))
         axes.set_xlabel(f"Time since the start ({unit})")
-    label_x(axes, next(ticks for ticks in choices if len(ticks) < 2 or room_for(axes, ticks, width)))
+    label_axis(axes.xaxis, next(ticks for ticks in choices if len(ticks) < 2 or room_for(axes, ticks, width)))
 
 
 def _is_sparse(axis: Axis, step: float) -> bool:

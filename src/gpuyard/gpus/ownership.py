@@ -66,10 +66,6 @@ class Verdict:
     why: str
 
 
-def _plain(pid: int) -> str:
-    return f"process {pid}"
-
-
 def judge(
     device: Device,
     reading: Reading,
@@ -78,7 +74,7 @@ def judge(
     placed: bool,
     since_left: float | None = None,
     rule: FreeRule | None = None,
-    describe: Callable[[int], str] = _plain,
+    describe: Callable[[int], str] = "process {}".format,
 ) -> Verdict:
     """Whose this GPU is.
 

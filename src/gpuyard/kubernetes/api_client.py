@@ -69,6 +69,12 @@ class Listed(NamedTuple):
     version: str
 
 
+def open_link(to: Connection, timeout: float) -> http.client.HTTPConnection:
+    if not to.tls:
+        return http.client.HTTPConnection(to.host, to.port, timeout=timeout)
+    return http.client.HTTPSConnection(to.host, to.port, timeout=timeout, context=to.context)
+
+
 class Api:
     """Calls to one API server. Threads may share it: each has a connection of its own."""
 
@@ -158,10 +164,7 @@ class Api:
         return headers
 
     def _link(self, timeout: float) -> http.client.HTTPConnection:
-        where, context = self.connection, self.connection.context
-        if not where.tls:
-            return http.client.HTTPConnection(where.host, where.port, timeout=timeout)
-        return http.client.HTTPSConnection(where.host, where.port, timeout=timeout, context=context)
+        return open_link(self.connection, timeout)
 
     def _kept(self, timeout: float) -> http.client.HTTPConnection:
         """A connection that `close` closes."""
@@ -337,12 +340,10 @@ class Reflector(threading.Thread):
                     self._list()
                 self._follow()
                 pause = _FIRST
-            except ApiError as error:
-                if error.gone:
+            except GpuyardError as error:
+                if isinstance(error, ApiError) and error.gone:
                     self._version = ""
                     continue
-                self._complain(str(error))
-            except GpuyardError as error:
                 self._complain(str(error))
             if self.trouble:
                 self._stopped.wait(pause)

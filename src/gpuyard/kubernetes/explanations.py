@@ -240,13 +240,13 @@ class PodMessages:
                 left -= self._post_one(pod, now, known)
 
     def _post_gangs(self, now: float) -> None:
-        world = self._world
+        world, writer = self._world, self._writer
         for unit in world.gangs.waiting.values():
             if not unit.job and not unit.reported and now - unit.since > unit.timeout:
                 unit.reported = True
                 for member in unit.ordered(world.pods):
                     why = f"gang {unit.name} has been incomplete for {unit.timeout:.0f} s"
-                    self._post(member, "GangIncomplete", why)
+                    writer.post(writer.event(pod_reference(member), "GangIncomplete", why, "Warning"), LATER)
 
     def _post_one(self, pod: Pod, now: float, known: dict[Any, str]) -> int:
         posted = self._posted.get(pod.uid)
@@ -268,9 +268,6 @@ class PodMessages:
         self._posted[pod.uid] = _Message(message, now, event)
         writer.post(event, LATER)
         writer.condition(pod, message)
-
-    def _post(self, pod: Pod, reason: str, message: str) -> None:
-        self._writer.post(self._writer.event(pod_reference(pod), reason, message, "Warning"), LATER)
 
     def cluster(self, reason: str, message: str, now: float, kind: str = "Warning") -> None:
         """Post what concerns no single pod, as an event of the lease."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gpuyard.errors import GpuyardError
 from gpuyard.monitor.sources.prometheus_client import Prometheus
-from gpuyard.monitor.sources.prometheus_queries import BY_NAME, TOTAL, Labels, names_for, numbers, whose
+from gpuyard.monitor.sources.prometheus_queries import BY_NAME, Labels, names_for, numbers, whose
 
 _METRICS = ("memory_used", "memory_free", "utilization")
 _BACK = 60.0  # seconds that are looked back at first
@@ -101,8 +101,7 @@ class Sampler(threading.Thread):
         good = [(at, value) for (at, _), value in zip(new, values.tolist(), strict=True) if value == value]
         hosts = [labels[label] for label in _HOSTS if labels.get(label)]
         hosts += [owner.host, labels.get("instance", "").rpartition(":")[0]]
-        metric = TOTAL if name.metric == TOTAL else name.metric
         return Series(
-            metric, name.rank, owner.gpu, tuple(dict.fromkeys(host for host in hosts if host)),
+            name.metric, name.rank, owner.gpu, tuple(dict.fromkeys(host for host in hosts if host)),
             [at for at, _ in good], [value for _, value in good],
         )  # fmt: skip

@@ -69,11 +69,9 @@ class Election(threading.Thread):
             try:
                 self._try()
                 self.trouble = ""
-            except ApiError as error:
-                if not error.conflict:
-                    self._complain(str(error))
             except GpuyardError as error:
-                self._complain(str(error))
+                if not (isinstance(error, ApiError) and error.conflict):
+                    self._complain(str(error))
             if self.holds != led:
                 led = not led
                 log.warning("%s %s", self.identity, "leads now" if led else "does not lead any more")

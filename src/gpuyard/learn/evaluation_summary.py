@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuyard.figures.files import csv_text
 from gpuyard.learn.arena import OBJECTIVES
 from gpuyard.learn.evaluation import LEARNED, PREEMPTIVE, Evaluation
 from gpuyard.policies.trained_policy import Learned
@@ -188,15 +187,17 @@ def _evaluation_facts(found: Evaluation, verdict: dict[str, Any]) -> dict[str, A
 
 
 def windows_csv(evaluations: Sequence[Evaluation]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CSV_HEADS)
-    for found in evaluations:
-        for policy, stats in found.stats.items():
-            for window, s in zip(found.windows, stats, strict=True):
-                about = (found.problem.name, found.problem.estimate, window.start, policy)
-                writer.writerow((*about, *("" if value is None else f"{value:.6g}" for value in s)))
-    return text.getvalue()
+    rows = (
+        (found.problem.name, found.problem.estimate, window.start, policy, *(_cell(value) for value in s))
+        for found in evaluations
+        for policy, stats in found.stats.items()
+        for window, s in zip(found.windows, stats, strict=True)
+    )
+    return csv_text(CSV_HEADS, rows)
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
 
 
 def _plain(value: Any) -> Any:

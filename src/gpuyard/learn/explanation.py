@@ -181,8 +181,9 @@ def _seen(name: str, ranges: Mapping[str, tuple[float, float]], typical: Mapping
         return low / (1.0 - low) * scale, high / (1.0 - high) * scale
 
     if name in ("estimate", "gpus"):
-        low, high = ranges["length" if name == "estimate" else "width"]
-        return (math.exp(3.0 * low + 7.0), math.exp(3.0 * high + 7.0)) if name == "estimate" else _exps(low, high)
+        feature, factor, offset = ("length", 3.0, 7.0) if name == "estimate" else ("width", 6.0, 0.0)
+        low, high = ranges[feature]
+        return math.exp(factor * low + offset), math.exp(factor * high + offset)
     if name == "wait":
         return back("standing", typical["queue_work"] / typical["capacity"] + 10.0 * MINUTE)
     if name == "opening":
@@ -191,10 +192,6 @@ def _seen(name: str, ranges: Mapping[str, tuple[float, float]], typical: Mapping
         return back("memory", 16.0 * GIB)
     low, high = ranges["usage" if name == "usage_share" else "shorter"]
     return float(low), float(high)
-
-
-def _exps(low: float, high: float) -> tuple[float, float]:
-    return math.exp(6.0 * low), math.exp(6.0 * high)
 
 
 def _importances(learned: Learned, network: Network, typical: Mapping[str, float]) -> list[Importance]:

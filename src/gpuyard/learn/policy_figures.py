@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from gpuyard.figures.axes import Tick, label_axis, label_rows, label_x, log_time_axis, percent_axis, room_for
+from gpuyard.figures.axes import Tick, label_axis, label_rows, log_time_axis, percent_axis, room_for
 from gpuyard.figures.style import (
     BLUE,
     DARK,
@@ -204,7 +204,7 @@ def _curve(axes: Axes, preference: Preference, base: str) -> None:
         axes.set_xscale("log", base=2)
         most = float(values.max())
         ticks = [2**k for k in range(0, 20, 2) if 2**k <= most * 1.01]
-        label_x(axes, [(float(t), f"{t:,}") for t in ticks])
+        label_axis(axes.xaxis, [(float(t), f"{t:,}") for t in ticks])
     elif quantity.kind == "share":
         percent_axis(axes.xaxis)
     else:

@@ -78,10 +78,6 @@ def _begin(windows: Sequence[Window], objective: str) -> None:
     _arenas = [Arena(window, objective) for window in windows]
 
 
-def _outcome(arena: Arena, weights: Floats) -> Outcome:
-    return arena.outcome(weights)
-
-
 def _stats(arena: Arena, weights: Floats) -> Stats:
     return arena.stats(arena.waits(weights))
 
@@ -117,7 +113,7 @@ class Trials:
             self._pool.join()
 
     def outcomes(self, candidates: Sequence[Floats]) -> list[list[Outcome]]:
-        return self._all(_outcome, candidates)
+        return self._all(Arena.outcome, candidates)
 
     def stats(self, candidates: Sequence[Floats]) -> list[list[Stats]]:
         return self._all(_stats, candidates)

@@ -95,7 +95,6 @@ def make_problem(
     discipline: str = "easy",
     placement: str = "first",
     estimate: str | None = None,
-    seed: int = 0,
 ) -> Problem:
     """A problem from a trace; jobs count with whole GPUs, and those that can never run are left out."""
     source = trace.source
@@ -107,10 +106,7 @@ def make_problem(
     trace = _on_whole_gpus(trace, cluster)
     _check_size(trace, source)
     kind = estimate or default_estimate(trace)
-    if kind == "predicted":
-        known = predicted_run_times(trace)
-    else:
-        known = estimates(trace, kind, seed)
+    known = predicted_run_times(trace) if kind == "predicted" else estimates(trace, kind)
     return Problem(trace, cluster, known, kind, discipline, placement, sized)
 
 

@@ -192,7 +192,7 @@ def _search(
         best = min([s.best for s in course.steps[-1:]] + ([] if checked is None else [checked]), default=np.inf)
         course.steps.append(Step(generation, min(found).ratio, checked, best))
         if checkpoint is not None:
-            _keep(checkpoint, course, problems, recipe)
+            replace_file(checkpoint, pickle.dumps((_fingerprint(problems, recipe), course)))
         if watch is not None:
             watch(course.steps[-1], recipe.generations)
 
@@ -263,10 +263,6 @@ def _described(problem: Problem) -> dict[str, Any]:
 def _fingerprint(problems: Sequence[Problem], recipe: Recipe) -> str:
     facts = [asdict(recipe), *({**_described(p), "discipline": p.discipline} for p in problems)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def _keep(path: Path, course: Course, problems: Sequence[Problem], recipe: Recipe) -> None:
-    replace_file(path, pickle.dumps((_fingerprint(problems, recipe), course)))
 
 
 def _resumed(path: Path | None, problems: Sequence[Problem], recipe: Recipe) -> Course | None:

@@ -174,7 +174,7 @@ def _course(story: JobRecord) -> Iterator[tuple[str, str]]:
     yield "mean of GPU memory", "" if not counted["mean_memory"] else format_size(counted["mean_memory"])
     yield "mean utilization", "" if counted["utilization"] is None else f"{counted['utilization']:.0f} %"
     yield "energy", "" if counted["energy_wh"] is None else f"{format_plain(counted['energy_wh'])} Wh"
-    yield "GPU-hours", _hours(counted["gpu_hours"])
+    yield "GPU-hours", "" if not counted["gpu_hours"] else format_plain(counted["gpu_hours"])
 
 
 def _facts(title: str, values: Iterator[tuple[str, str]]) -> str:
@@ -228,7 +228,3 @@ def _seconds(job: Job, key: str) -> float | None:
 
 def _clock(text: str | None) -> str:
     return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S %Z}" if text else ""
-
-
-def _hours(value: float | None) -> str:
-    return format_plain(value) if value else ""

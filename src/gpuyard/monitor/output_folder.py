@@ -104,9 +104,9 @@ USAGE, RECORDING, SUMMARY = "gpu_usage.csv", "recording.json", "summary.json"
 _MOST = 1000
 
 
-def usual_folder(now: float | None = None) -> Path:
+def usual_folder() -> Path:
     """`gpuyard-monitor-20261116-184501`, or the next such name that is free."""
-    first = Path(time.strftime("gpuyard-monitor-%Y%m%d-%H%M%S", time.localtime(now)))
+    first = Path(time.strftime("gpuyard-monitor-%Y%m%d-%H%M%S"))
     names = (first, *(first.with_name(f"{first.name}-{number}") for number in range(2, _MOST)))
     return next((name for name in names if not name.exists()), first)
 

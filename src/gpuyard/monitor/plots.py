@@ -344,7 +344,7 @@ def write_forecast_plots(name: str, title: str, metric: str, found: Evaluation, 
     out.mkdir(parents=True, exist_ok=True)
     known = METRICS.get(metric, Metric(metric, "", metric))
     scale = scale_of(known, float(np.max(found.real, initial=0.0))) if known.unit else Scale(1.0, "")
-    label = f"{known.title} ({scale.unit})" if scale.unit else known.title
+    label = _value_label(known, scale)
     written = []
     for kind, draw in (("line", _forecast_line), ("scatter", _forecast_scatter)):
         with styled():

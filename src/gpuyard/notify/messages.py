@@ -279,7 +279,8 @@ def message_of(happening: Trigger, sources: Sources) -> Message:
         "state": view.state if over else {START: "running"}.get(happening.event, "queued"),
         "exit_code": view.exit_code if over else None,
         "duration": ran, "wait": wait, "gpus": list(view.gpus), "host": sources.host,
-        "command": _command(view), "reason": _reason(happening, view, sources) or None,
+        "command": _printable(shlex.join(map(str, view.work.get("command", ())))),
+        "reason": _reason(happening, view, sources) or None,
     }  # fmt: skip
     facts = {
         "id": happening.id, "event": happening.event, "name": view.name, "user": view.user,
@@ -354,10 +355,6 @@ def _resized(view: JobView) -> str:
     asked = view.work.get("asked_memory")
     before = f" in place of {format_size(asked)}" if asked else ""
     return f"it ran out of GPU memory {times} time{'s' * (times > 1)} before, and was given {given}{before}"
-
-
-def _command(view: JobView) -> str:
-    return _printable(shlex.join(map(str, view.work.get("command", ()))))
 
 
 def _printable(text: str) -> str:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from gpuyard.config import Settings, retry_delays
-from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.notify.messages import (
     LogReader,
@@ -35,6 +34,7 @@ from gpuyard.notify.subscriptions import (
     LONG_WAIT,
     MOST_DESTINATIONS,
     NONE,
+    REMOVED,
     START,
     TASKS,
     TEST,
@@ -210,7 +210,7 @@ class Dispatcher:
         for one in self._outbox.due(now, _PARCELS):
             subscription = subscriptions.get(one.subscription)
             if subscription is None:
-                self._outbox.failed(one.id, "its subscription was removed", now, None)
+                self._outbox.failed(one.id, REMOVED, now, None)
             elif one.subscription not in busy:
                 url = subscription.url
                 parcels.setdefault((one.user, uses_mail_server(url)), []).append(OutgoingMessage(one, url))
@@ -287,7 +287,7 @@ def recipients(happening: Trigger, subscriptions: Sequence[Subscription]) -> Ite
             continue
         if happening.each is not None and happening.each is not (TASKS in wanted):
             continue
-        if happening.event == LONG_WAIT and not _has_waited(view, happening.at, one.long_wait):
+        if happening.event == LONG_WAIT and happening.at - waiting_since(view) < one.long_wait:
             continue
         yield one
 
@@ -297,10 +297,6 @@ def is_named(one: Subscription, refs: Sequence[str]) -> bool:
     if one.of_jobs:
         return f"#{one.id}" in refs
     return not refs or ALL in refs or one.name in refs
-
-
-def _has_waited(view: JobView, now: float, least: float) -> bool:
-    return now - waiting_since(view) >= least
 
 
 _MOST_REFS = 10

@@ -42,6 +42,11 @@ class Samples:
         curves = self._curves.get(gpu)
         return list(curves[metric]) if curves else []
 
+    def latest(self, gpu: int, metric: str, count: int) -> list[float | None]:
+        """So many samples up to the last; None where there was none yet."""
+        known = list(self.of(gpu, metric)[-count:])
+        return [None] * (count - len(known)) + known
+
 
 log = logging.getLogger("gpuyard.page")
 _REST = 0.5  # seconds between beats

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any, overload
 from urllib.parse import quote
@@ -32,6 +32,13 @@ class Section:
         self._box.clear()
         with self._box:
             draw()
+
+
+def set_props(element: Element, **props: Any) -> None:
+    """Set them; the browser is told if one has changed."""
+    if any(element._props.get(name, _NOTHING) != value for name, value in props.items()):
+        element._props |= props
+        element.update()
 
 
 class Since(Element, component="assets/since.js"):
@@ -74,6 +81,11 @@ def fact(term: str, text: str) -> None:
     tagged("dd", text)
 
 
+def facts_list(pairs: Iterable[tuple[str, str]]) -> None:
+    for term, text in pairs:
+        fact(term, text)
+
+
 def chip(state: str) -> Element:
     return tagged("span", STATES.get(state, state)).classes(f"gy-chip gy-{state}")
 
@@ -102,11 +114,11 @@ def empty(text: str, *commands: str) -> Element:
     return found
 
 
-async def confirm(question: str, yes: str, no: str = "No, leave it") -> bool:
+async def confirm(question: str, yes: str) -> bool:
     with ui.dialog() as dialog, ui.card().classes("gy-card"):
         ui.label(question).classes("gy-question")
         with ui.element("div").classes("gy-buttons"):
-            ui.button(no, on_click=lambda: dialog.submit(False)).props("flat no-caps autofocus")
+            ui.button("No, leave it", on_click=lambda: dialog.submit(False)).props("flat no-caps autofocus")
             ui.button(yes, on_click=lambda: dialog.submit(True)).props("unelevated no-caps color=negative")
     answer = await dialog
     dialog.delete()

@@ -82,9 +82,6 @@ class Table(Element, component="assets/table.js"):
         else:
             self.update()
 
-    def unpick(self) -> None:
-        self.run_method("clear")
-
     def on_act(self, act: Callable[[str, str], Any]) -> None:
         self.on("act", lambda event: act(*_texts(event, "name", "key")))
 

@@ -139,7 +139,7 @@ def script_of(command: Sequence[str]) -> str | None:
         at, module = _first_argument(command)
         if at and not module:
             return command[at]
-    elif "/" in command[0] and not _is_wrapper(program):
+    elif "/" in command[0] and program not in _WRAPPERS:
         return command[0]
     end = _code_at(command) or len(command)
     return next((word for word in command[1:end] if _SCRIPT.fullmatch(word) and not word.startswith("-")), None)
@@ -215,10 +215,6 @@ def _plain_name(name: str) -> str:
 def _program(text: str) -> str:
     name = os.path.basename(text)
     return "python" if _PYTHON.fullmatch(name) else name
-
-
-def _is_wrapper(program: str) -> bool:
-    return program in _WRAPPERS
 
 
 def _first_argument(command: Sequence[str]) -> tuple[int, bool]:

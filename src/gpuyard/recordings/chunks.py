@@ -46,7 +46,7 @@ def encode(columns: Mapping[str, Floats], *, means: bool = False) -> bytes:
     gaps = unknown.any(axis=1)
     if gaps.any():
         values = _filled(values, unknown)
-    mean = np.array([means and _is_mean(name) for name in names])
+    mean = np.array([means and name in _QUANTA and name not in (AT, COVERED) for name in names])
     whole = np.clip(np.rint(values / _quanta(names, mean)), -_LARGEST, _LARGEST).astype(np.int64)
     steps = np.diff(whole, axis=1)
     signed = ((steps << 1) ^ (steps >> 63)).view(np.uint64)  # small whatever the sign
@@ -96,10 +96,6 @@ def _decoded(data: bytes, names: Collection[str] | None) -> dict[str, Floats]:
         missing = np.unpackbits(gaps, axis=1, count=count).astype(bool)
         values[gapped] = np.where(missing, np.nan, values[gapped])
     return {name: values[row] for row, name in enumerate(there) if wanted[row]}
-
-
-def _is_mean(name: str) -> bool:
-    return name in _QUANTA and name not in (AT, COVERED)
 
 
 def _quanta(names: list[str], mean: NDArray[np.bool_]) -> Floats:

@@ -173,11 +173,7 @@ def _watch(futures: dict[int, Future[Any]], done: Any, progress: Watch | None) -
 
 def _warm(trace: Trace, task: Task) -> None:
     """Load what simulations load, so that forked processes find it in place."""
-    _Worker(trace.take(slice(0, 1)), [Task(task.policy, task.cluster, task.options)], _nothing, [0.0]).run(0)
-
-
-def _nothing(task: Task, result: Result, metrics: dict[str, Any]) -> None:
-    return None
+    _Worker(trace.take(slice(0, 1)), [Task(task.policy, task.cluster, task.options)], lambda *_: None, [0.0]).run(0)
 
 
 def _longest_first(tasks: Sequence[Task]) -> list[int]:

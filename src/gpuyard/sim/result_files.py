@@ -129,10 +129,10 @@ def _facts(trace: Trace) -> dict[str, Any]:
     }
 
 
-def sizes_text(counts: dict[int, int], most: int = 5) -> str:
+def sizes_text(counts: dict[int, int]) -> str:
     """`1 (80% of jobs), 8 (15%), up to 64`: the most frequent ones."""
     total = sum(counts.values())
-    frequent = sorted(sorted(counts, key=lambda size: -counts[size])[:most])
+    frequent = sorted(sorted(counts, key=lambda size: -counts[size])[:5])
     texts = [f"{size} ({_share(counts[size] / total)}{' of jobs' if not k else ''})" for k, size in enumerate(frequent)]
     largest = max(counts, default=0)
     return ", ".join(texts + ([f"up to {largest:,}"] if largest not in frequent and frequent else [])) or "none"

@@ -15,8 +15,8 @@ from matplotlib.lines import Line2D
 from gpuyard.figures.axes import (
     count_axis,
     elapsed_axis,
+    label_axis,
     label_rows,
-    label_x,
     log_time_axis,
     percent_axis,
     room_for,
@@ -351,7 +351,7 @@ def _factor_scale(axes: Axes, samples: Sequence[Floats], width: float) -> None:
         for powers, bases in _FACTOR_TICKS
     ]
     # The finest that fits as a whole: some numbers left out here and there would look like a mistake.
-    label_x(axes, next((ticks for ticks in choices if room_for(axes, ticks, width)), choices[-1]))
+    label_axis(axes.xaxis, next((ticks for ticks in choices if room_for(axes, ticks, width)), choices[-1]))
 
 
 _FACTOR_TICKS: tuple[tuple[range, tuple[float, ...]], ...] = (

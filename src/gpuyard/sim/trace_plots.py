@@ -19,7 +19,6 @@ from gpuyard.figures.axes import (
     count_axis,
     elapsed_axis,
     label_axis,
-    label_x,
     percent_axis,
     room_for,
     time_ticks,
@@ -228,7 +227,7 @@ def _duration_ticks(axes: Axes, low: float, high: float) -> None:
         steps = MaxNLocator(nbins=6, steps=[1, 2, 5, 10]).tick_values(low / divisor, high / divisor)
         fine = [(at * divisor, f"{at:,.10g} {unit}") for at in steps if low / 1.1 <= at * divisor <= high * 1.1]
         ticks = fine if len(fine) > len(ticks) else ticks
-    label_x(axes, ticks)
+    label_axis(axes.xaxis, ticks)
 
 
 def _percent(value: float) -> str:
@@ -284,7 +283,7 @@ def _value_axis(axes: Axes, axis: Axis) -> dict[Value, float]:
     ticks = [(float(k), clipped(str(value), 24)) for k, value in enumerate(axis.values)]
     axes.set_xlim(-0.06 * len(ticks), len(ticks) - 1 + 0.06 * len(ticks))
     crowded = not room_for(axes, ticks, _PANEL)
-    label_x(axes, ticks)
+    label_axis(axes.xaxis, ticks)
     if crowded:
         axes.tick_params(axis="x", labelrotation=30)
         for label in axes.get_xticklabels():
@@ -299,12 +298,12 @@ def _number_axis(axes: Axes, values: Sequence[float]) -> None:
     ticks, low, high = [(value, f"{value:,.10g}") for value in values], min(values), max(values)
     axes.set_xlim(low - 0.05 * (high - low or 1.0), high + 0.05 * (high - low or 1.0))
     if room_for(axes, ticks, _PANEL):
-        label_x(axes, ticks)
+        label_axis(axes.xaxis, ticks)
     elif low > 0:
         axes.set_xscale("log")
         axes.set_xlim(low / (high / low) ** 0.05, high * (high / low) ** 0.05)
         if room_for(axes, ticks, _PANEL):
-            label_x(axes, ticks)
+            label_axis(axes.xaxis, ticks)
         axes.set_xlabel(f"{axes.get_xlabel()} (log scale)")
 
 

@@ -14,10 +14,17 @@ from matplotlib.ticker import MaxNLocator
 
 from gpuyard.adapt.agent.agent_file import Agent
 from gpuyard.adapt.agent.decision_trees import Table
-from gpuyard.adapt.agent.evaluation import BASELINES, DeciderResult, Make, chosen, decider_shares, evaluate, share
+from gpuyard.adapt.agent.evaluation import (
+    BASELINES,
+    DeciderResult,
+    chosen,
+    decider_shares,
+    evaluate,
+    learned_decider,
+    share,
+)
 from gpuyard.adapt.agent.reinforce import Recipe, learn, recipe_of
 from gpuyard.adapt.agent.scorer import Floats
-from gpuyard.adapt.deciders import Reinforce
 from gpuyard.errors import UserError
 from gpuyard.figures.axes import label_axis, label_rows, percent_axis
 from gpuyard.figures.style import (
@@ -55,7 +62,7 @@ def draw_all(
         figures |= {"objective": objective(agents), "exploration": exploration(agents)}
     if tables:
         shown = agents or {"agent": learn(tables)}
-        found = {name: evaluate(_make(agent), tables, BOOTSTRAP).standings for name, agent in shown.items()}
+        found = {name: evaluate(learned_decider(agent), tables, BOOTSTRAP).standings for name, agent in shown.items()}
         figures |= {"accuracy": accuracy(found), "deciders": deciders(found)}
         if across and len(tables) > 1:
             recipe = recipe_of(next(iter(shown.values())))
@@ -247,14 +254,10 @@ def _curve(agent: Agent) -> dict[str, Floats]:
     return {name: values[:, k] for k, name in enumerate(agent.training["columns"])}
 
 
-def _make(agent: Agent) -> Make:
-    return lambda: Reinforce(agent)
-
-
 def _shares(agent: Agent, tables: Sequence[Table]) -> Floats:
     found = []
     for table in tables:
-        gain = chosen(_make(agent), table)[1] @ table.values - table.values[table.never]
+        gain = chosen(learned_decider(agent), table)[1] @ table.values - table.values[table.never]
         gap = float(table.values.max() - table.values[table.never])
         found.append(float(gain) / gap if gap > 0 else math.nan)
     return np.array(found)

@@ -118,7 +118,7 @@ def leave_one_out(
     rng, found = np.random.default_rng(recipe.seed), list[DeciderResult]()
     for k, group in enumerate(groups):
         agent = learn([table for table in tables if families[table.name] != group], recipe)
-        make = _learned(agent)
+        make = learned_decider(agent)
         found += [
             evaluate_in(make, table, bootstrap, rng, agent.hash) for table in tables if families[table.name] == group
         ]  # fmt: skip
@@ -181,7 +181,7 @@ def _named(name: str) -> Make:
     return lambda: make_decider(name)
 
 
-def _learned(agent: Agent) -> Make:
+def learned_decider(agent: Agent) -> Make:
     return lambda: Reinforce(agent)
 
 

@@ -67,16 +67,12 @@ def guessed(model: nn.Module) -> Inputs:
         example = layer.weight.new_zeros((2, layer.in_features))
     else:
         example = layer.weight.new_zeros((2, layer.in_channels, *[32] * (layer.weight.dim() - 2)))
-    was = {one: one.training for one in model.modules()}
     try:
-        with torch.no_grad():
-            model.eval()(example)
+        with evaluating(model):
+            model(example)
     except Exception as error:  # a guess: whatever is wrong with it, the user knows better
         shape = tuple(example.shape)
         raise UserError(f"this network does not take the shape {shape}, a guess: give an example ({error})") from None
-    finally:
-        for one, training in was.items():
-            one.training = training
     return Inputs((example,), {})
 
 
@@ -120,6 +116,19 @@ class _WithoutDropout(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             kwargs["training"] = False  # this switches its dropout, and nothing else
         return func(*args, **kwargs)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without gradients and in the mode for evaluations; in the end each module gets the mode that it had."""
+    was = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in was.items():
+            module.training = training
 
 
 @contextmanager

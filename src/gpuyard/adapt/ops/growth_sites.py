@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from gpuyard.adapt.ops.channels import standard_entries, widen_entry
 from gpuyard.adapt.ops.containers import Grown, canonical, is_added
-from gpuyard.adapt.ops.forward_pass import Call, Inputs, guessed, inputs
+from gpuyard.adapt.ops.forward_pass import Call, Inputs, guessed, inputs, parameters
 from gpuyard.adapt.ops.graph import Piece, Survey, activation, is_call, shape_of, survey, traced
 from gpuyard.adapt.ops.growths import Entry, Refused, Site
 from gpuyard.adapt.ops.layers import (
@@ -96,7 +96,7 @@ def _entry(
         "zeroed": way.zeroed,
         "bypassed": way.bypassed,
         "convs": convs or {},
-        "parameters": sum(parameter.numel() for parameter in module.parameters()),
+        "parameters": parameters(module),
     }
 
 
@@ -213,15 +213,11 @@ def _zero(piece: Piece, node: Any) -> list[str] | None:
         return [str(node.target)]
     if isinstance(module, (*DROPOUTS, nn.Identity)):
         return _zero(piece, first)
-    if _is_product(node):
+    if is_call(node, frozenset((operator.mul, operator.imul, torch.mul)), frozenset(("mul", "mul_"))):
         return next((way for part in node.args[:2] if (way := _zero(piece, part)) is not None), None)
     if is_call(node, _SHAPING_CALLS, _SHAPING) or _is_item(node):
         return _zero(piece, first)
     return None
-
-
-def _is_product(node: fx.Node) -> bool:
-    return is_call(node, frozenset((operator.mul, operator.imul, torch.mul)), frozenset(("mul", "mul_")))
 
 
 def _is_item(node: fx.Node) -> bool:

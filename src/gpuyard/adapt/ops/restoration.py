@@ -13,7 +13,7 @@ from torch.optim import Adam, Optimizer
 
 from gpuyard.adapt.ops.containers import Grown, find
 from gpuyard.adapt.ops.depth import insert, take_out
-from gpuyard.adapt.ops.forward_pass import inputs, parameters, undisturbed
+from gpuyard.adapt.ops.forward_pass import evaluating, inputs, parameters, undisturbed
 from gpuyard.adapt.ops.growths import Entry, Growth, Refused, append_entry, drop_last_entry, log_entries
 from gpuyard.adapt.ops.layers import check_weight
 from gpuyard.adapt.ops.optimizers import leave
@@ -61,7 +61,7 @@ def _replay_deepen(model: nn.Module, entry: Entry) -> None:
             find(model, entry["norm"])
     else:
         block = find(model, entry["anchor"])
-        count = sum(parameter.numel() for parameter in block.parameters())
+        count = parameters(block)
         if type(block).__name__ != entry["block"] or count != entry["parameters"]:
             raise Refused(
                 f"'{entry['anchor']}' is a {type(block).__name__} of {count} parameters, "
@@ -79,10 +79,14 @@ def rollback(model: nn.Module, growth: Growth, optimizer: Optimizer | None = Non
         raise Refused(f"the network has not grown at '{growth.site.name}' in that way, or that was undone before")
     if log[-1] != growth.entry:
         raise Refused(f"the network has grown since, last at '{log[-1]['site']}': undo that first")
-    if growth.op == "widen":
-        unwiden(model, growth.entry, growth.kept, optimizer)
+    _undo(model, growth.entry, growth.kept, optimizer)
+
+
+def _undo(model: nn.Module, entry: Entry, kept: dict[str, tuple[Tensor, Tensor]], optimizer: Optimizer | None) -> None:
+    if entry["op"] == "widen":
+        unwiden(model, entry, kept, optimizer)
     else:
-        added = take_out(model, growth.entry)
+        added = take_out(model, entry)
         if optimizer is not None:
             leave(optimizer, added.parameters())
     drop_last_entry(model)
@@ -101,12 +105,7 @@ def shrink(model: nn.Module, steps: int = 1) -> nn.Module:
         raise UserError(f"the network has grown {len(log)} times: it cannot shrink by {steps} steps")
     smaller = copy.deepcopy(model)
     for _ in range(steps):
-        entry = log_entries(smaller)[-1]
-        if entry["op"] == "widen":
-            unwiden(smaller, entry, {}, None)
-        else:
-            take_out(smaller, entry)
-        drop_last_entry(smaller)
+        _undo(smaller, log_entries(smaller)[-1], {}, None)
     return smaller
 
 
@@ -135,13 +134,8 @@ def distil(
     loss = F.cross_entropy(outputs, targets)
     if not share:
         return loss
-    training = teacher.training
-    teacher.eval()
-    try:
-        with torch.no_grad():
-            taught: Tensor = teacher(*given.args, **given.named)
-    finally:
-        teacher.train(training)
+    with evaluating(teacher):
+        taught: Tensor = teacher(*given.args, **given.named)
     return (1.0 - share) * loss + share * distillation(outputs, taught, temperature)
 
 

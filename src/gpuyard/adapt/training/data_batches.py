@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from gpuyard.adapt.budget import Budget
+from gpuyard.adapt.ops.forward_pass import evaluating
 from gpuyard.errors import UserError
 
 
@@ -76,7 +77,23 @@ class _Order:
         self.epoch, self.place = state["epoch"], state["place"]
 
 
-class TensorBatches:
+class _Ordered:
+    """Batches in a random order that can be resumed."""
+
+    _order: _Order
+
+    @property
+    def per_epoch(self) -> int:
+        return self._order.per_epoch
+
+    def state(self) -> dict[str, Any]:
+        return self._order.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._order.load_state(state)
+
+
+class TensorBatches(_Ordered):
     """Data as tensors: the fastest, since no sample is touched one by one."""
 
     def __init__(self, tensors: Sequence[Tensor], batch: int, seed: int, device: torch.device) -> None:
@@ -87,10 +104,6 @@ class TensorBatches:
         self._inputs, self._targets = self._tensors[:-1], self._tensors[-1]
         self._one = len(self._inputs) == 1
         self.device = device
-
-    @property
-    def per_epoch(self) -> int:
-        return self._order.per_epoch
 
     def next(self) -> tuple[Any, Any]:
         return self._at(self._order.next())
@@ -105,14 +118,8 @@ class TensorBatches:
         step = max(1, len(self._targets) // most)
         return self._at(torch.arange(0, len(self._targets), step)[:most])
 
-    def state(self) -> dict[str, Any]:
-        return self._order.state()
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        self._order.load_state(state)
-
-
-class DatasetBatches:
+class DatasetBatches(_Ordered):
     """A dataset, or that of a DataLoader, which keeps its workers and its collate function."""
 
     def __init__(
@@ -122,10 +129,6 @@ class DatasetBatches:
         self._collate = default_collate if loader is None else loader.collate_fn
         self._order = _Order(len(data), batch, seed)  # type: ignore[arg-type]
         self._coming: Iterator[Any] | None = None
-
-    @property
-    def per_epoch(self) -> int:
-        return self._order.per_epoch
 
     def next(self) -> tuple[Any, Any]:
         if self._loader is None or self._loader.num_workers == 0:
@@ -158,11 +161,8 @@ class DatasetBatches:
     def example(self, most: int) -> tuple[Any, Any]:
         return self._at(list(range(0, self._order.number, max(1, self._order.number // most)))[:most])
 
-    def state(self) -> dict[str, Any]:
-        return self._order.state()
-
     def load_state(self, state: dict[str, Any]) -> None:
-        self._order.load_state(state)
+        super().load_state(state)
         self._coming = None
 
 
@@ -276,21 +276,17 @@ class Validation:
 
     def score(self, model: nn.Module, late: Callable[[int], bool] | None = None, most: int = 0) -> Score:
         """Score all samples, or about `most` of them, or as many as were seen when it is late."""
-        training, right, lost, seen = model.training, 0.0, 0.0, 0
-        model.eval()
-        try:
-            with torch.no_grad():
-                for batch in self._batches(most):
-                    if seen and ((late is not None and late(seen)) or 0 < most <= seen):
-                        break
-                    inputs, targets = pair(to_device(batch, self._device))
-                    outputs = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
-                    number = len(targets)
-                    right += number * self._metric(outputs, targets)
-                    lost += number * float(self._loss(outputs, targets))
-                    seen += number
-        finally:
-            model.train(training)
+        right, lost, seen = 0.0, 0.0, 0
+        with evaluating(model):
+            for batch in self._batches(most):
+                if seen and ((late is not None and late(seen)) or 0 < most <= seen):
+                    break
+                inputs, targets = pair(to_device(batch, self._device))
+                outputs = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+                number = len(targets)
+                right += number * self._metric(outputs, targets)
+                lost += number * float(self._loss(outputs, targets))
+                seen += number
         if not seen:
             raise UserError("there is nothing to validate with: the data are empty")
         return Score(right / seen, lost / seen, seen)

@@ -30,9 +30,9 @@ def adam(parameters: Any) -> Optimizer:
     return Adam(parameters, lr=1e-3)
 
 
-def grow(model: nn.Module, option: Option, example: Any, optimizer: Optimizer) -> None:
-    operation = ops.widen if option.op == "widen" else ops.deepen
-    operation(model, option.site, example=example, optimizer=optimizer)
+def grow(model: nn.Module, op: str, site: str, **settings: Any) -> None:
+    operation = ops.widen if op == "widen" else ops.deepen
+    operation(model, site, **settings)
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,7 @@ class Prices:
     def _price(self, model: nn.Module, site: Any, example: Any, batch: Any, structure: str, budget: Budget) -> Price:
         began = budget.clock.now()
         grown = copy.deepcopy(model)
-        operation = ops.widen if site.op == "widen" else ops.deepen
-        operation(grown, site.name, example=example, verify=False)
+        grow(grown, site.op, site.name, example=example, verify=False)
         self._copying = max(self._copying, budget.clock.now() - began)
         ratio = UNKNOWN
         if batch is not None:

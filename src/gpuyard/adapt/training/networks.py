@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from gpuyard.adapt.ops.forward_pass import evaluating
 from gpuyard.errors import UserError, suggest
 
 Network = Callable[..., nn.Module]
@@ -86,16 +87,22 @@ NETWORKS: Mapping[str, Network] = {
 
 def make_network(name: str, settings: Mapping[str, Any], folder: Path) -> nn.Module:
     """A built-in network, or what `file.py:function` returns; files are looked for in a folder."""
-    make = from_file(name, folder) if ".py:" in name else NETWORKS.get(name)
-    if make is None:
-        raise UserError(
-            f"there is no network '{name}'{suggest(name, NETWORKS)} (there are {', '.join(NETWORKS)}; "
-            "or write file.py:function for one of yours)"
-        )
-    network = call(make, settings, f"network {name}")
+    network = _made("network", name, NETWORKS, settings, folder)
     if not isinstance(network, nn.Module):
         raise UserError(f"network {name} must be a torch.nn.Module, not {type(network).__name__}")
     return network
+
+
+def _made(
+    what: str, name: str, known: Mapping[str, Callable[..., Any]], settings: Mapping[str, Any], folder: Path
+) -> Any:
+    make = from_file(name, folder) if ".py:" in name else known.get(name)
+    if make is None:
+        raise UserError(
+            f"there is no {what} '{name}'{suggest(name, known)} (there are {', '.join(known)}; "
+            "or write file.py:function for yours)"
+        )
+    return call(make, settings, f"{what} {name}")
 
 
 def call(function: Callable[..., Any], settings: Mapping[str, Any], what: str) -> Any:
@@ -137,13 +144,8 @@ def from_file(text: str, folder: Path) -> Callable[..., Any]:
 
 def operations(model: nn.Module, example: Tensor) -> int:
     """Multiply-accumulates of a forward pass over the example; the model stays as it is."""
-    was = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            model(example)
-    finally:
-        model.train(was)
+    with evaluating(model), FlopCounterMode(display=False) as counter:
+        model(example)
     return max(int(counter.get_total_flops()) // 2, 1)
 
 
@@ -188,13 +190,7 @@ DATA_SETS: Mapping[str, Callable[..., Data]] = {"mnist5k": mnist5k, "mnist1d": m
 
 def make_data(name: str, settings: Mapping[str, Any], folder: Path) -> Data:
     """Built-in data, or what `file.py:function` returns."""
-    make = from_file(name, folder) if ".py:" in name else DATA_SETS.get(name)
-    if make is None:
-        raise UserError(
-            f"there is no data '{name}'{suggest(name, DATA_SETS)} (there are {', '.join(DATA_SETS)}; "
-            "or write file.py:function for yours)"
-        )
-    found = call(make, settings, f"data {name}")
+    found = _made("data", name, DATA_SETS, settings, folder)
     if isinstance(found, tuple) and len(found) == 3:
         found = Data(*(part if isinstance(part, Split) else _split(name, part) for part in found))
     if not isinstance(found, Data):

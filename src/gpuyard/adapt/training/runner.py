@@ -19,6 +19,7 @@ from gpuyard.adapt import ops
 from gpuyard.adapt.budget import CAUTION, Budget
 from gpuyard.adapt.deciders import make_decider
 from gpuyard.adapt.decisions import Asking
+from gpuyard.adapt.ops.forward_pass import evaluating
 from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.training.data_batches import Validation, accuracy
 from gpuyard.adapt.training.networks import Data, Split, make_data, make_network, relative_cost
@@ -94,10 +95,8 @@ def _optimizer(training: Training) -> Any:
 def _try(job: Job, network: nn.Module, data: Data) -> None:
     """Check that the network accepts the data, before any time is spent."""
     device = next((one.device for one in network.parameters()), torch.device("cpu"))
-    was = network.training
-    network.eval()
     try:
-        with torch.no_grad():
+        with evaluating(network):
             outputs = network(data.train.inputs[:2].to(device))
     except (RuntimeError, ValueError, TypeError) as error:
         shape = tuple(data.train.inputs.shape[1:])
@@ -105,8 +104,6 @@ def _try(job: Job, network: nn.Module, data: Data) -> None:
             f"network {job.network['name']} does not take the data {job.data['name']}, of which each has the shape "
             f"{shape}: {error}"
         ) from None
-    finally:
-        network.train(was)
     classes = int(data.train.labels.max()) + 1
     if outputs.dim() != 2 or outputs.shape[1] < classes:
         raise UserError(

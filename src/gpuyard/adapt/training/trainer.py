@@ -315,7 +315,8 @@ class BudgetedTrainer(TrainingState):
         assert option is not None
         try:
             with self.budget.aside():
-                grow(self.model, option, self.batches.example(EXAMPLE)[0], self.optimizer)
+                example = self.batches.example(EXAMPLE)[0]
+                grow(self.model, option.op, option.site, example=example, optimizer=self.optimizer)
         except (ops.Refused, ops.NotPreserved) as error:
             return str(error)
         self.network_changed()

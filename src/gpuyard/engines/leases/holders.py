@@ -39,15 +39,14 @@ def _children(pid: int) -> Iterator[processes.Process]:
     except OSError:  # it has just ended, which its pidfd tells as well
         return
     for thread in threads:
-        for child in (processes.read_proc(pid, f"task/{thread}/children") or b"").split():
+        for child in (read_proc(pid, f"task/{thread}/children") or b"").split():
             process = processes.look(int(child))
             if process is not None and not process.dead:
                 yield process
 
 
 def _is_gpuyard(pid: int) -> bool:
-    words = (processes.read_proc(pid, "cmdline") or b"").split(b"\0")[:3]
-    return any(word.rpartition(b"/")[2] == b"gpuyard" for word in words)
+    return any(word.rpartition(b"/")[2] == b"gpuyard" for word in _words(pid)[:3])
 
 
 PASSING_ON = frozenset(
@@ -84,8 +83,7 @@ def find_holder(pid: int | None = None, asker: int | None = None) -> Found:
     chosen = _climb(asker or os.getpid()) if pid is None else _look(pid)
     if chosen is None:
         return Found(pid or asker or os.getppid(), False, "")
-    arguments = _arguments(chosen.pid)
-    script = _script(arguments) if chosen.name in SHELLS else None
+    script = _script([os.fsdecode(word) for word in _words(chosen.pid)]) if chosen.name in SHELLS else None
     parent = _look(chosen.parent)
     copy = parent is not None and _is_copy(chosen, parent)
     typed_in = chosen.name in SHELLS and script is None and chosen.terminal != 0 and not copy
@@ -165,8 +163,8 @@ def _link(path: str) -> str | None:
         return None
 
 
-def _arguments(pid: int) -> list[str]:
-    return [os.fsdecode(word) for word in (read_proc(pid, "cmdline") or b"").split(b"\0")[:-1]]
+def _words(pid: int) -> list[bytes]:
+    return (read_proc(pid, "cmdline") or b"").split(b"\0")[:-1]
 
 
 def _script(arguments: list[str]) -> str | None:

@@ -19,7 +19,7 @@ import math
 import os
 import select
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,9 +27,9 @@ from gpuyard.engines.base import (
     Abandoned,
     Ended,
     Engine,
+    EngineAround,
     EngineError,
     LaunchRefused,
-    Node,
     Placement,
     Report,
     Running,
@@ -350,58 +350,42 @@ class LeaseEngine:
         return now + (_RETRY if gpus else lease.silence.limit - silent)
 
 
-class RoutingEngine:
+class RoutingEngine(EngineAround):
+    """An engine for jobs, and beside it that of leases, which leave no files and have no output."""
+
     def __init__(self, jobs: Engine, leases: LeaseEngine) -> None:
-        self._jobs, self._leases = jobs, leases
-        self._epoll = select.epoll()
-        self._epoll.register(jobs.fileno(), select.EPOLLIN)
+        super().__init__(jobs)
+        self._leases = leases
         self._epoll.register(leases.fileno(), select.EPOLLIN)
 
-    def nodes(self) -> Sequence[Node]:
-        return self._jobs.nodes()
-
-    def last_job(self) -> int:
-        """The largest number that has left files; a lease leaves none."""
-        return self._jobs.last_job()
-
     def launch(self, task: Task, attempt: int, placement: Placement) -> None:
-        (self._leases if self._leases.is_lease(task.job) else self._jobs).launch(task, attempt, placement)
+        (self._leases if self._leases.is_lease(task.job) else self._inner).launch(task, attempt, placement)
 
     def adopt(self, job: str, attempt: int) -> Report:
-        return (self._leases if self._leases.is_lease(job) else self._jobs).adopt(job, attempt)
+        return (self._leases if self._leases.is_lease(job) else self._inner).adopt(job, attempt)
 
     def stop(self, job: str, attempt: int, grace: float, signal: str = "TERM") -> None:
         """Ask a job to end; end a lease at once."""
         if self._leases.is_lease(job):
             self._leases.stop(job, attempt)
         else:
-            self._jobs.stop(job, attempt, grace, signal)
+            self._inner.stop(job, attempt, grace, signal)
 
     def observe(self) -> list[Report]:
-        seen = self._jobs.observe()  # first: it may fail, and the other's reports must not be lost then
+        seen = self._inner.observe()  # first: it may fail, and the other's reports must not be lost then
         return [*seen, *self._leases.observe()]
 
-    def fileno(self) -> int:
-        return self._epoll.fileno()
-
     def due(self) -> float | None:
-        return min((due for due in (self._jobs.due(), self._leases.due()) if due is not None), default=None)
+        return min((due for due in (self._inner.due(), self._leases.due()) if due is not None), default=None)
 
     def owner(self, pid: int) -> tuple[str, int] | None:
-        return self._jobs.owner(pid) or self._leases.owner(pid)
+        return self._inner.owner(pid) or self._leases.owner(pid)
 
     def owner_on(self, pid: int, gpu: int) -> tuple[str, int] | None:
         """The same for one GPU: the process of a lease is not pinned to the lease's GPUs."""
-        return self._jobs.owner(pid) or self._leases.owner(pid, gpu)
-
-    def read_log(self, job: str, attempt: int, offset: int, size: int, *, exact: bool = False) -> tuple[int, bytes]:
-        """A piece of a job's output; leases have none."""
-        return self._jobs.read_log(job, attempt, offset, size, exact=exact)
-
-    def log_size(self, job: str, attempt: int) -> int:
-        return self._jobs.log_size(job, attempt)
+        return self._inner.owner(pid) or self._leases.owner(pid, gpu)
 
     def close(self) -> None:
         self._epoll.close()
         self._leases.close()
-        self._jobs.close()
+        self._inner.close()

@@ -60,7 +60,7 @@ class Folders:
             with suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
         except FileNotFoundError:
-            self._make_parent()
+            make_parent(self._work, self._shared)
             return self.make_work(job, account)
         except OSError as error:
             raise EngineError(f"cannot create {folder}: {error.strerror}") from error
@@ -69,14 +69,6 @@ class Folders:
         except OSError as error:
             raise EngineError(f"cannot use {folder}: {error.strerror}") from error
         return folder
-
-    def _make_parent(self) -> None:
-        try:
-            self._work.mkdir(mode=0o700, exist_ok=True)
-            if self._shared:
-                self._work.chmod(0o711)
-        except OSError as error:
-            raise EngineError(f"cannot create {self._work}: {error.strerror}") from error
 
     def leave_work(self, job: str) -> None:
         with suppress(OSError):  # it is not there, or not empty, or the user has put something else in its place
@@ -92,6 +84,16 @@ class Folders:
             finally:
                 os.close(handle)
             os.rmdir(self.work(job))
+
+
+def make_parent(folder: Path, shared: bool) -> None:
+    """A directory of users' own ones; where there are many users, they pass through to theirs."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if shared:
+            folder.chmod(0o711)
+    except OSError as error:
+        raise EngineError(f"cannot create {folder}: {error.strerror}") from error
 
 
 def work_in(directory: Path) -> Path:

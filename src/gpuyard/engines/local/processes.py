@@ -24,6 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # of linux/prctl.h
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
 _TICKS = os.sysconf("SC_CLK_TCK")
+_MOST_DESCENDANTS = 1000
 
 
 class Process(NamedTuple):
@@ -84,11 +85,11 @@ def mark_of(pid: int) -> str | None:
     return variable_of(pid, MARK)
 
 
-def descendants(pid: int, most: int = 1000) -> list[int]:
+def descendants(pid: int) -> list[int]:
     """The children of a process, theirs and so on; parents come first."""
     found: list[int] = []
     pending = [pid]
-    while pending and len(found) < most:
+    while pending and len(found) < _MOST_DESCENDANTS:
         parent = pending.pop(0)
         children = [int(child) for child in (read_proc(parent, f"task/{parent}/children") or b"").split()]
         found += children

@@ -90,18 +90,14 @@ class ClusterState(Inventory):
         self.protected.discard(pod.uid)
         if former is not None:
             self.hosts.discount(former)
-        if (unit := self.gangs.leave(pod.uid)) is not None:
-            self._regroup(unit, now)
-        if (job := self.job_of.pop(pod.uid, None)) is not None:
-            self.uid_of.pop(job, None)
-            self._end(job, pod, now)
+        self._leave(pod, now)
 
     def is_ours(self, pod: Pod) -> bool:
         return pod.scheduler == self.settings.scheduler
 
     def _put_plain(self, pod: Pod, now: float) -> None:
         """A pod of ours without GPUs came, or changed."""
-        self._put_aside(pod, "", now)
+        self._leave(pod, now)
         self.aside.pop(pod.uid, None)
         if pod.waits:
             self.plain[pod.uid] = pod
@@ -109,7 +105,17 @@ class ClusterState(Inventory):
     def _says_where(self, pod: Pod) -> bool:
         return bool(pod.gpus and pod.node and pod.indices)
 
-    def _end(self, job: str, pod: Pod, now: float) -> None:
+    def _leave(self, pod: Pod, now: float) -> None:
+        """A pod is not to run any more, neither in its gang nor as a job of its own."""
+        if (unit := self.gangs.leave(pod.uid)) is not None:
+            self._regroup(unit, now)
+        self._end(pod, now)
+
+    def _end(self, pod: Pod, now: float) -> None:
+        job = self.job_of.pop(pod.uid, None)
+        if job is None:
+            return
+        self.uid_of.pop(job, None)
         state = self.state
         if state is None or job not in state.row_of:
             return
@@ -147,11 +153,7 @@ class ClusterState(Inventory):
     def _put_aside(self, pod: Pod, reason: str, now: float) -> None:
         if pod.waits:
             self.aside[pod.uid] = reason
-        if (unit := self.gangs.leave(pod.uid)) is not None:
-            self._regroup(unit, now)
-        if (job := self.job_of.pop(pod.uid, None)) is not None:
-            self.uid_of.pop(job, None)
-            self._end(job, pod, now)
+        self._leave(pod, now)
 
     def _differs(self, job: str, request: Request) -> bool:
         state = self.state
@@ -236,10 +238,7 @@ class ClusterState(Inventory):
         if job is not None and self.gpus_of(job) == gpus:
             self._begun(job, pod, now)
             return
-        if job is not None:  # it waits here still, or is elsewhere than we thought
-            del self.job_of[pod.uid]
-            self.uid_of.pop(job, None)
-            self._end(job, pod, now)
+        self._end(pod, now)  # it waits here still, or is elsewhere than we thought
         if gpus is not None and len(gpus) == pod.gpus:
             self._occupy(pod, gpus, now)
         else:

@@ -18,14 +18,14 @@ from gpuyard.experiments.measures import MEASURED
 from gpuyard.experiments.results_folder import Results, Run
 from gpuyard.experiments.runner import EndedJob, Outcome, Progress, measured, run_result, submit_all
 from gpuyard.figures.files import write_atomically
-from gpuyard.kubernetes.api_client import Api, ApiError, Object, core
+from gpuyard.kubernetes.api_client import Api, ApiError, core, open_link
 from gpuyard.kubernetes.cluster.cluster_nodes import node_of
 from gpuyard.kubernetes.cluster.pods import pod_of
 from gpuyard.kubernetes.experiment.cluster_settings import Settings, dns_name
 from gpuyard.kubernetes.experiment.gpu_recorder import Recorder, write_metrics
 from gpuyard.kubernetes.experiment.manifests import EXPERIMENT, ManifestBuilder
 from gpuyard.kubernetes.experiment.pod_follower import Follower, PodHistory, job_result
-from gpuyard.kubernetes.experiment.pod_lifecycle import PodSubmissions, clear, cleared
+from gpuyard.kubernetes.experiment.pod_lifecycle import PodSubmissions, allowed, clear, cleared
 from gpuyard.kubernetes.kubeconfig import Connection
 from gpuyard.monitor.sources import Source
 from gpuyard.recordings.series import Recording, Subject, names_of
@@ -49,7 +49,7 @@ def look_at(api: Api, namespace: str) -> ClusterGpus:
             ) from None
         if error.status != 403:  # without the right to see namespaces one may create pods
             raise
-    objects = _allowed(api, core("nodes"))
+    objects = allowed(api, core("nodes"))
     if objects is None:
         return ClusterGpus((), math.inf, known=False)
     found = [node for node in map(node_of, objects) if node.gpus]
@@ -59,18 +59,8 @@ def look_at(api: Api, namespace: str) -> ClusterGpus:
 
 def others(api: Api) -> int:
     running = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-    there = _allowed(api, core("pods"), fieldSelector=running) or []
+    there = allowed(api, core("pods"), fieldSelector=running) or []
     return sum(pod_of(one).gpus > 0 for one in there if EXPERIMENT not in (one["metadata"].get("labels") or {}))
-
-
-def _allowed(api: Api, path: str, **params: str) -> list[Object] | None:
-    """The objects; None if listing them is forbidden."""
-    try:
-        return api.list(path, **params).items
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        return None
 
 
 _TIMEOUT = 10.0
@@ -79,13 +69,7 @@ _SIZE, _LINES = 2**18, 500
 
 def tail(connection: Connection, namespace: str, pod: str) -> bytes:
     """The last lines of a pod's output; nothing if its node is gone, or reading is forbidden."""
-    link: http.client.HTTPConnection
-    if connection.tls:
-        link = http.client.HTTPSConnection(
-            connection.host, connection.port, timeout=_TIMEOUT, context=connection.context
-        )
-    else:
-        link = http.client.HTTPConnection(connection.host, connection.port, timeout=_TIMEOUT)
+    link = open_link(connection, _TIMEOUT)
     authorization = connection.authorization()
     path = f"{connection.path}{core('pods', namespace, pod, 'log')}?limitBytes={_SIZE}&tailLines={_LINES}"
     try:

@@ -145,7 +145,7 @@ def clear(
     while True:
         try:
             _delete(api, namespace, selector)
-            left = len(_listed(api, core("pods", namespace), selector))
+            left = len(allowed(api, core("pods", namespace), labelSelector=selector) or ())
             if not left:
                 return True
             complaint = f"{left} of its pods {'is' if left == 1 else 'are'} still ending"
@@ -165,7 +165,7 @@ def _delete(api: Api, namespace: str, selector: str) -> None:
     pod without a node, and containers of the others would run on unseen.
     """
     for path in (group(JOBS, "jobs", namespace), core("pods", namespace)):
-        for found in _listed(api, path, selector):
+        for found in allowed(api, path, labelSelector=selector) or ():  # without that right we have created none
             if "deletionTimestamp" in found["metadata"]:
                 continue
             try:
@@ -175,10 +175,11 @@ def _delete(api: Api, namespace: str, selector: str) -> None:
                     raise
 
 
-def _listed(api: Api, path: str, selector: str) -> list[Object]:
+def allowed(api: Api, path: str, **params: str) -> list[Object] | None:
+    """The objects; None if listing them is forbidden."""
     try:
-        return api.list(path, labelSelector=selector).items
+        return api.list(path, **params).items
     except ApiError as error:
-        if error.status == 403:  # without the right to list jobs we have created none
-            return []
-        raise
+        if error.status != 403:
+            raise
+        return None

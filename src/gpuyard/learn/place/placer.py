@@ -118,8 +118,8 @@ class EpisodeSet(NamedTuple):
     dice: Ints
 
 
-def new_episode_set(seeds: Sequence[int], gpus: int = GPUS, mix: TaskMix | None = None) -> EpisodeSet:
-    mix = mix or known_mix()
+def new_episode_set(seeds: Sequence[int], gpus: int = GPUS) -> EpisodeSet:
+    mix = known_mix()
     dice = np.stack([np.random.default_rng(seed).integers(0, gpus, _DICE) for seed in seeds])
     return EpisodeSet(draw_episodes(seeds, mix), gpus, longest(mix), dice)
 

@@ -87,7 +87,8 @@ class SimulatedSource:
         period = step if step is not None else max(1.0, math.ceil((end - start) / _POINTS))
         at = start + np.arange(int((end - start) / period) + 1, dtype=np.float64) * period
         table = self._table(at)
-        warnings = [_SAID, *(f"there is no simulated GPU '{gpu}'" for gpu in gpus if gpu not in self._names())]
+        names = {name for device in self._devices for name in (str(device.index), device.uuid)}
+        warnings = [_SAID, *(f"there is no simulated GPU '{gpu}'" for gpu in gpus if gpu not in names)]
         if job:
             warnings.append(f"simulated GPUs know nothing of job {job}: this is of the GPUs as a whole")
         series = [
@@ -97,9 +98,6 @@ class SimulatedSource:
             for metric in wanted if metric in OF_GPUS
         ]  # fmt: skip
         return Recording(start, end, series, [], warnings, simulated=True)
-
-    def _names(self) -> set[str]:
-        return {name for device in self._devices for name in (str(device.index), device.uuid)}
 
     def _table(self, at: Floats) -> dict[str, Floats]:
         model = DeviceModel(len(self._devices))

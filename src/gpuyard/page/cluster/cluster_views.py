@@ -12,7 +12,7 @@ from nicegui import ui
 from gpuyard.page.api import Facts
 from gpuyard.page.cluster import cluster_facts as facts
 from gpuyard.page.cluster.cluster_feed import WAITING, Cluster, ClusterVisit, LiveElement, key_of
-from gpuyard.page.parts import Section, Since, command, fact, heading, link, span, tagged
+from gpuyard.page.parts import Section, Since, command, facts_list, heading, link, span, tagged
 from gpuyard.page.table import Choices, Field, Fields, Filters, Pager, Table, page_number
 
 
@@ -255,8 +255,7 @@ def _why(pod: Facts, why: str) -> None:
 
 def _facts(said: Sequence[facts.PodFact]) -> None:
     with ui.element("dl").classes("gy-job-facts"):
-        for term, text in said:
-            fact(term, text)
+        facts_list(said)
 
 
 def build_pod(look: ClusterVisit, namespace: str, name: str) -> int | None:

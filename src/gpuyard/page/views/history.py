@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,7 +14,7 @@ from nicegui.element import Element
 from gpuyard.api.types import OVER
 from gpuyard.errors import UserError
 from gpuyard.page.api import Facts, Unavailable
-from gpuyard.page.parts import STATES, button, empty, epoch, heading, span, tagged
+from gpuyard.page.parts import STATES, Section, button, empty, epoch, heading, set_props, span, tagged
 from gpuyard.page.table import Choices, Field, Fields, Filters, Table
 from gpuyard.page.views import history_tables as tables
 from gpuyard.page.visit import Visit
@@ -27,21 +27,13 @@ class Gantt(Element, component="../assets/history_gantt.js"):
         self, window: tables.Window, user: str, take: Callable[[float, float], Any], choose: Callable[[str], Any]
     ) -> None:
         super().__init__()
-        self._set(window, user)
+        self.show(window, user)
         self.on("span", lambda event: take(float(event.args["since"]), float(event.args["until"])))
         self.on("metric", lambda event: choose(str(event.args)))
 
     def show(self, window: tables.Window, user: str) -> None:
-        if self._set(window, user):
-            self.update()
-
-    def _set(self, window: tables.Window, user: str) -> bool:
         since = None if window.back else window.since
-        new = {"back": window.back, "since": since, "until": window.until, "user": user}
-        changed = any(self._props.get(name, "") != value for name, value in new.items())
-        for name, value in new.items():
-            self._props[name] = value
-        return changed
+        set_props(self, back=window.back, since=since, until=window.until, user=user)
 
 
 class Bars(Element, component="../assets/history_bars.js"):
@@ -51,11 +43,7 @@ class Bars(Element, component="../assets/history_bars.js"):
 
     def show(self, spread: Facts, what: str) -> None:
         histogram = spread["histogram"]
-        new = {"label": spread_text(spread, what), "edges": histogram["edges"], "counts": histogram["counts"]}
-        if any(self._props[name] != value for name, value in new.items()):
-            for name, value in new.items():
-                self._props[name] = value
-            self.update()
+        set_props(self, label=spread_text(spread, what), edges=histogram["edges"], counts=histogram["counts"])
 
 
 def spread_text(spread: Facts, what: str) -> str:
@@ -82,8 +70,7 @@ class UsageSection:
         self._seen: Any = None
 
     def build_summary(self) -> None:
-        self._sum = ui.element("div").classes("gy-past-sum")
-        self._numbers: list[tuple[str, str]] = []
+        self._sum = Section("gy-past-sum")
 
     def build(self) -> None:
         with ui.element("div").classes("gy-past-two"):
@@ -110,7 +97,8 @@ class UsageSection:
         if stats is self._seen:
             return
         self._seen, self.ended = stats, stats["ended"]
-        self._show_summary(stats)
+        numbers = tables.summary(stats)
+        self._sum.show(numbers, lambda: _draw_summary(numbers))
         for table, more, name, key in (
             (self._users, self._more_users, "user", "users"), (self._tags, self._more_tags, "tag", "tags"),
         ):  # fmt: skip
@@ -126,17 +114,12 @@ class UsageSection:
             bars.set_visibility(bool(stats[key]["count"]))
             words.set_text(spread_text(stats[key], what))
 
-    def _show_summary(self, stats: Facts) -> None:
-        numbers = tables.summary(stats)
-        if numbers == self._numbers:
-            return
-        self._numbers = numbers
-        self._sum.clear()
-        with self._sum:
-            for number, what in numbers:
-                with ui.element("div"):
-                    tagged("b", number)
-                    tagged("span", what)
+
+def _draw_summary(numbers: Sequence[tuple[str, str]]) -> None:
+    for number, what in numbers:
+        with ui.element("div"):
+            tagged("b", number)
+            tagged("span", what)
 
 
 SIZE = 25  # jobs on a page
@@ -207,9 +190,7 @@ class HistoryView:
 
     def _nothing(self) -> None:
         self._empty = empty("No job ended in this time. Run one, and see it here:", "gpuyard submit -- sleep 30")
-        self._none = ui.element("div").classes("gy-empty")
-        with self._none:
-            ui.label("No job that ended in this time is like that.")
+        with empty("No job that ended in this time is like that.") as self._none:
             button("Clear the filters", self._clear)
 
     def _pages(self) -> None:
@@ -264,9 +245,7 @@ class HistoryView:
         self._from.value = tables.local_text(window.since, self._visit.zone) if free else ""
         self._to.value = tables.local_text(window.until, self._visit.zone) if free else ""
         address = f"{tables.EXPORT_PATH}?{urlencode({**self._filters.asked(*_SEARCH), **window.query})}"
-        if self._export._props.get("href") != address:
-            self._export._props["href"] = address
-            self._export.update()
+        set_props(self._export, href=address)
 
     async def _changed(self) -> None:
         self._cursors = [""]

@@ -12,7 +12,7 @@ from nicegui.element import Element
 
 from gpuyard.page.api import Facts, Refused
 from gpuyard.page.feed import METRICS
-from gpuyard.page.parts import Section, button, empty, epoch, fact, heading
+from gpuyard.page.parts import Section, button, empty, epoch, fact, heading, set_props
 from gpuyard.page.views import job_facts, job_sections
 from gpuyard.page.views.job_actions import Actions, environment
 from gpuyard.page.visit import Visit
@@ -72,7 +72,7 @@ class GpuCharts:
         if not at:
             return
         self._last = at[-1]
-        told = [{"index": gpu, **{name: _latest(samples.of(gpu, name), len(at)) for name in METRICS}} for gpu in gpus]
+        told = [{"index": gpu, **{name: samples.latest(gpu, name, len(at)) for name in METRICS}} for gpu in gpus]
         curves.run_method("take", json.dumps({"at": at, "gpus": told}))
 
 
@@ -83,11 +83,6 @@ def _head(used: Sequence[tuple[str, str]]) -> None:
             for label, value in used:
                 with ui.element("div"):
                     fact(label, value)
-
-
-def _latest(values: Sequence[float | None], count: int) -> list[float | None]:
-    known = list(values[-count:])
-    return [None] * (count - len(known)) + known
 
 
 _LOG_PARTS = ("ansi", "logfile", "logrows", "logscreen", "logsearch", "logtemplate")
@@ -103,9 +98,7 @@ class JobLog(Element, component="../assets/log.js"):
         self._props |= {"job": job, "attempts": attempts, "state": state, "note": note}
 
     def show(self, attempts: int, state: str) -> None:
-        if (attempts, state) != (self._props["attempts"], self._props["state"]):
-            self._props |= {"attempts": attempts, "state": state}
-            self.update()
+        set_props(self, attempts=attempts, state=state)
 
 
 _PAGE = 1000

@@ -15,7 +15,7 @@ from gpuyard.page.parts import (
     chip,
     command,
     epoch,
-    fact,
+    facts_list,
     heading,
     job_path,
     link,
@@ -291,9 +291,7 @@ def adaptation(found: Facts, visit: Visit) -> None:
     if found["standing"]:
         ui.label(sentence(f"It {found['standing']}"))
     with ui.element("dl").classes("gy-job-facts"):
-        for label, value in adaptation_facts(found, when):
-            if value:
-                fact(label, value)
+        facts_list((label, value) for label, value in adaptation_facts(found, when) if value)
     _list("What it decided", [(when(one["at"]), *decision_text(one)) for one in found["decisions"]])
     _list("GPUs that it was lent", [("", *loan_text(one, when)) for one in found["grants"]])
     changes = [

@@ -179,15 +179,11 @@ class EncodedSamples:
     def _encoded(self, at: float, gpus: list[int]) -> str:
         new = sum(1 for sample in self._samples.at if sample > at)
         values = {
-            metric: [[_whole(value, unit) for value in self._latest(gpu, metric, new)] for gpu in gpus]
+            metric: [[_whole(value, unit) for value in self._samples.latest(gpu, metric, new)] for gpu in gpus]
             for metric, unit in _WHOLE.items()
         }
         times = [round(sample, 1) for sample in list(self._samples.at)[-new:]]
         return json.dumps({"at": times, "gpus": gpus, **values}, separators=(",", ":"))
-
-    def _latest(self, gpu: int, metric: str, count: int) -> list[float | None]:
-        known = list(self._samples.of(gpu, metric)[-count:])
-        return [None] * (count - len(known)) + known
 
 
 class OverviewState(SharedState):

@@ -207,9 +207,7 @@ class QueueView:
 
     def _nothing(self) -> None:
         self._empty = empty("No job runs or waits. Queue one:", "gpuyard submit --gpus 1 -- python train.py")
-        self._none = ui.element("div").classes("gy-empty")
-        with self._none:
-            ui.label("No job of the queue is like that.")
+        with empty("No job of the queue is like that.") as self._none:
             button("Clear the filters", self._clear)
 
     def _selection(self) -> None:

@@ -171,8 +171,7 @@ class Needs:
             "Nothing is known yet. Run a job, and see here what it used:",
             "gpuyard submit --gpu-memory auto -- python train.py",
         )
-        self._none = ui.element("div").classes("gy-empty")
-        with self._none:
+        with ui.element("div").classes("gy-empty") as self._none:
             self._nothing = ui.label()
             button("Clear the filter", self._clear)
         self._table = Table("What jobs need, by their kind", NEED_COLUMNS).classes("gy-share-table")

@@ -13,7 +13,7 @@ from nicegui.events import GenericEventArguments
 
 from gpuyard.page.api import Refused, Unavailable
 from gpuyard.page.feed import Feed
-from gpuyard.page.parts import STATES, empty, job_path, link
+from gpuyard.page.parts import STATES, empty, job_path, link, set_props
 from gpuyard.page.views.job_form import (
     Form,
     Machine,
@@ -83,14 +83,10 @@ class SubmitForm(Element, component="../assets/submit_form.js"):
         self.on("send", sent)
 
     def tell(self, told: dict[str, Any]) -> None:
-        if told != self._props["told"]:
-            self._props["told"] = told
-            self.update()
+        set_props(self, told=told)
 
     def say(self, outlook: str) -> None:
-        if outlook != self._props["outlook"]:
-            self._props["outlook"] = outlook
-            self.update()
+        set_props(self, outlook=outlook)
 
     def refused(self, errors: Mapping[str, str]) -> None:
         self.run_method("refused", dict(errors))

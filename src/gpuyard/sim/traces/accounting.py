@@ -222,9 +222,7 @@ def _rows_sacct(source: Source) -> Iterator[tuple[int, list[str]]]:
 
 
 def _check_header(source: Source, line: int, names: list[str]) -> None:
-    for position, name in enumerate(names):
-        if name and name in names[:position]:
-            raise source.error(line, f"the column {quoted(name)} is there twice")
+    cells.refuse_twice(source, line, [name for name in names if name])
     for wanted, said in (
         (("jobid", "jobidraw"), "JobID"),
         (("submit",), "Submit"),

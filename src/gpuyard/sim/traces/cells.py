@@ -27,13 +27,10 @@ def rows(source: Source) -> Iterator[tuple[int, list[str]]]:
         text = text.strip()
         if not text or text[0] == "#":
             continue
-        if '"' in text:
-            try:
-                cells = split(text)
-            except UserError as error:
-                raise source.error(line, str(error)) from None
-        else:
-            cells = list(map(str.strip, text.split(",")))
+        try:
+            cells = split(text)
+        except UserError as error:
+            raise source.error(line, str(error)) from None
         if width and len(cells) != width:
             raise source.error(line, f"the header has {width} columns, this line has {len(cells)}")
         width = len(cells)
@@ -54,9 +51,8 @@ def header(
     line, names = next(found, (0, []))
     if not names:
         raise UserError(f"{source.name} holds no jobs, not even a header")
-    for position, name in enumerate(names):
-        if name in names[:position]:
-            raise source.error(line, f"the column {quoted(name)} is there twice")
+    refuse_twice(source, line, names)
+    for name in names:
         # Before the missing ones: an unknown column is most often one of those, misspelt.
         if known is not None and name not in known and not (free and name.startswith(free) and name != free):
             kept = f"; call it {free}{name} to keep it, or leave it out" if free else ""
@@ -65,6 +61,12 @@ def header(
         if name not in names:
             raise source.error(line, f"the column '{name}' is missing")
     return names
+
+
+def refuse_twice(source: Source, line: int, names: list[str]) -> None:
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            raise source.error(line, f"the column {quoted(name)} is there twice")
 
 
 def picker(names: list[str], wanted: tuple[str, ...]) -> Callable[[list[str]], tuple[str, ...]]:

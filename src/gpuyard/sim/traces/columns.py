@@ -78,6 +78,14 @@ class Rule:
         except OverflowError:
             raise UserError(f"{label} is too large a number") from None
 
+    def take(self, value: object, label: str) -> float:
+        """The same of a cell that may be empty: then it is the neutral value, if there is one."""
+        if value is not None and value != "":
+            return self.read(value, label)
+        if self.neutral is None:
+            raise UserError(f"{label} is missing")
+        return self.neutral
+
     def check(self, value: float, label: str) -> float:
         if (value > self.low or (value == self.low and not self.above)) and value <= self.high:
             return value
@@ -186,13 +194,7 @@ class Jobs:
         for name, texts in self.texts.items():
             texts.append(sys.intern(name_of(record.get(self._labels[name]), self._labels[name])))
         for label, rule, column in self._plan:
-            value = record.get(label)
-            if value is not None and value != "":
-                column.append(rule.read(value, label))
-            elif rule.neutral is None:
-                raise UserError(f"{label} is missing")
-            else:
-                column.append(rule.neutral)
+            column.append(rule.take(record.get(label), label))
         self._split_fraction()
 
     def _split_fraction(self) -> None:

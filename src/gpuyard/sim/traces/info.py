@@ -45,7 +45,12 @@ def describe(trace: Trace, capacity: int | None = None) -> dict[str, Any]:
         "mean_gpus": gpu_seconds / span,
         "arrivals_per_hour": _rate(trace.submit),
         "arrivals": _counted(trace.submit, first, last),
-        "run": _spread(trace.run),
+        "run": {
+            "mean": float(np.mean(trace.run)),
+            "median": float(np.median(trace.run)),
+            "p95": float(np.percentile(trace.run, 95)),
+            "max": float(np.max(trace.run)),
+        },
         "run_lengths": _by_length(trace.run),
         "max_gpus": int(sizes[-1]),
         "gpu_sizes": {int(size): int(count) for size, count in zip(sizes, counts, strict=True)},
@@ -88,12 +93,3 @@ def _by_length(run: Floats) -> dict[str, int]:
 def _rate(submit: Floats) -> float | None:
     wide = float(np.max(submit) - np.min(submit))
     return (len(submit) - 1) * 3600.0 / wide if wide > 0 else None
-
-
-def _spread(values: Floats) -> dict[str, float]:
-    return {
-        "mean": float(np.mean(values)),
-        "median": float(np.median(values)),
-        "p95": float(np.percentile(values, 95)),
-        "max": float(np.max(values)),
-    }

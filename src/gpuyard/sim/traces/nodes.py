@@ -58,7 +58,7 @@ def read_nodes(path: str | Path) -> NodeList:
     with open_source(path) as source:
         rows = _rows(source)
         header_line, names = next(rows)
-        layout = _layout(names)
+        layout = next((layout for layout in _LAYOUTS if all(name in names for name in layout.required)), None)
         if layout is None:
             raise source.error(
                 header_line,
@@ -103,25 +103,14 @@ def _rows(source: Source) -> Iterator[tuple[int, dict[str, str]]]:
     if not first:
         raise UserError(f"{source.name} is empty")
     lowered = [name.lower() for name in first]
-    for position, name in enumerate(lowered):
-        if name in lowered[:position]:
-            raise source.error(line, f"the column {quoted(name)} is there twice")
+    cells.refuse_twice(source, line, lowered)
     yield line, {name: name for name in lowered}
     for line, row in found:
         yield line, dict(zip(lowered, row, strict=True))
 
 
-def _value(record: Mapping[str, str], name: str, rule: Rule) -> float:
-    text = record.get(name, "")
-    if text:
-        return rule.read(text, name)
-    if rule.neutral is None:
-        raise UserError(f"{name} is missing")
-    return rule.neutral
-
-
 def _count(record: Mapping[str, str], name: str) -> int:
-    value = _value(record, name, _COUNT)
+    value = _COUNT.take(record.get(name), name)
     if not value.is_integer():
         raise UserError(f"{name} must be a whole number, not {value:g}")
     return int(value)
@@ -138,10 +127,10 @@ def _gpuyard(record: Mapping[str, str]) -> Iterator[_Node]:
     yield _Node(
         _named(record, "node"),
         _count(record, "gpus"),
-        _value(record, "cpus", _AMOUNT),
-        _value(record, "memory", _SIZE),
+        _AMOUNT.take(record.get("cpus"), "cpus"),
+        _SIZE.take(record.get("memory"), "memory"),
         name_of(record.get("model"), "model"),
-        _value(record, "gpu_memory", _SIZE),
+        _SIZE.take(record.get("gpu_memory"), "gpu_memory"),
     )
 
 
@@ -149,22 +138,22 @@ def _openb(record: Mapping[str, str]) -> Iterator[_Node]:
     yield _Node(
         _named(record, "sn"),
         _count(record, "gpu"),
-        _value(record, "cpu_milli", _AMOUNT) / 1000.0,
-        _value(record, "memory_mib", _AMOUNT) * MIB,
+        _AMOUNT.take(record.get("cpu_milli"), "cpu_milli") / 1000.0,
+        _AMOUNT.take(record.get("memory_mib"), "memory_mib") * MIB,
         name_of(record.get("model"), "model"),
     )
 
 
 def _philly(record: Mapping[str, str]) -> Iterator[_Node]:
-    memory = _value(record, "single gpu mem", _SIZE)
+    memory = _SIZE.take(record.get("single gpu mem"), "single gpu mem")
     yield _Node(_named(record, "machineid"), _count(record, "number of gpus"), gpu_memory=memory)
 
 
 def _tiresias(record: Mapping[str, str]) -> Iterator[_Node]:
     """One line describes all nodes: a number of nodes behind each of a number of switches."""
     switches, nodes = _count(record, "num_switch"), _count(record, "num_node_p_switch")
-    gpus, cpus = _count(record, "num_gpu_p_node"), _value(record, "num_cpu_p_node", _AMOUNT)
-    memory = _value(record, "mem_p_node", _AMOUNT) * GIB
+    gpus, cpus = _count(record, "num_gpu_p_node"), _AMOUNT.take(record.get("num_cpu_p_node"), "num_cpu_p_node")
+    memory = _AMOUNT.take(record.get("mem_p_node"), "mem_p_node") * GIB
     if switches * nodes * max(gpus, 1) > MOST_GPUS:
         raise UserError(f"a cluster has at most {MOST_GPUS:,} GPUs")
     for switch in range(switches):
@@ -186,10 +175,6 @@ _LAYOUTS = (
 _POOL_NAMES = ("vc", "pool", "cluster", "partition")
 _POOL_COUNTS = ("node num", "node_num", "nodes")
 _POOL_GPUS = ("gpus", "gpus per node", "gpus_per_node")
-
-
-def _layout(names: Mapping[str, str]) -> _Layout | None:
-    return next((layout for layout in _LAYOUTS if all(name in names for name in layout.required)), None)
 
 
 def _in_line(source: Source, line: int, layout: _Layout, record: Mapping[str, str]) -> list[_Node]:

@@ -145,13 +145,13 @@ def read_pollux(source: Source) -> Trace:
     labels = tuple(name for name in ("application", "batch_size") if name in names)
     pick, where = cells.picker(names, (*_POLLUX_REQUIRED, "duration")), [names.index(name) for name in labels]
     jobs = Gathered(source, "pollux", labels=labels, called=_POLLUX_CALLED)
-    for line, row in found:
-        try:
-            name, time, replicas, duration = pick(row)
-            numbers = value(time, "time"), value(duration, "duration"), value(replicas, "num_replicas")
-            jobs.add(line, name, numbers, tuple([row[place] for place in where]))
-        except UserError as error:
-            raise source.error(line, str(error)) from None
+
+    def add(line: int, row: list[str]) -> None:
+        name, time, replicas, duration = pick(row)
+        numbers = value(time, "time"), value(duration, "duration"), value(replicas, "num_replicas")
+        jobs.add(line, name, numbers, tuple([row[place] for place in where]))
+
+    jobs.each(found, add)
     return jobs.trace()
 
 
@@ -237,8 +237,8 @@ def _name_batsim(source: Source, position: int, job: object) -> str:
 
 
 def _row_batsim(job: dict[str, Any], profiles: dict[str, Any]) -> tuple[float, float, float, float]:
-    submit = _value_batsim(job, "subtime", RULES["submit"])
-    machines = _value_batsim(job, "res", _BATSIM_COUNT)
+    submit = RULES["submit"].take(job.get("subtime"), "subtime")
+    machines = _BATSIM_COUNT.take(job.get("res"), "res")
     if not machines.is_integer():
         raise UserError(f"res must be a whole number, not {machines:g}")
     delay = _delay_batsim(str(job.get("profile", "")), profiles)
@@ -256,19 +256,13 @@ def _delay_batsim(name: str, profiles: dict[str, Any]) -> float:
     if profile.get("type") != "delay":
         kind = quoted(str(profile.get("type")))
         raise UserError(f"profile {quoted(name)} has the type {kind}, and only delay profiles have a known length")
-    return _value_batsim(profile, "delay", RULES["run"])
-
-
-def _value_batsim(record: dict[str, Any], key: str, rule: Rule) -> float:
-    if record.get(key) is None:
-        raise UserError(f"{key} is missing")
-    return rule.read(record[key], key)
+    return RULES["run"].take(profile.get("delay"), "delay")
 
 
 def _capacity(source: Source, workload: dict[str, Any]) -> int | None:
     if workload.get("nb_res") is None:
         return None
     try:
-        return int(_value_batsim(workload, "nb_res", _BATSIM_COUNT))
+        return int(_BATSIM_COUNT.take(workload.get("nb_res"), "nb_res"))
     except UserError as error:
         raise UserError(f"{source.name}: {error}") from None

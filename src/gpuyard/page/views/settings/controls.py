@@ -10,11 +10,11 @@ from nicegui import ui
 from nicegui.element import Element
 from nicegui.events import GenericEventArguments
 
-from gpuyard.page.parts import heading, job_path, tagged
+from gpuyard.page.parts import heading, job_path, set_props, tagged
 
 
-def text_field(label: str, hint: str = "", value: str = "", kind: str = "text") -> ui.input:
-    field = ui.input(label, value=value).props("outlined dense")
+def text_field(label: str, hint: str = "", kind: str = "text") -> ui.input:
+    field = ui.input(label).props("outlined dense")
     field._props |= {"hint": hint, "type": kind, "autocomplete": "off", "stack-label": True}
     return field
 
@@ -25,10 +25,8 @@ def number_field(label: str, hint: str = "", value: float | None = None, least: 
     return field
 
 
-def choice_field(label: str, options: dict[Any, str], value: Any, hint: str = "") -> ui.select:
-    field = ui.select(options, label=label, value=value).props("outlined dense options-dense")
-    field._props["hint"] = hint
-    return field
+def choice_field(label: str, options: dict[Any, str], value: Any) -> ui.select:
+    return ui.select(options, label=label, value=value).props("outlined dense options-dense")
 
 
 def mark(field: Any, wrong: str | None) -> None:
@@ -72,9 +70,6 @@ def tick_boxes(title: str, options: Sequence[tuple[str, str]], ticked: Sequence[
         return {name: ui.checkbox(text, value=name in ticked) for name, text in options}
 
 
-Act = Callable[[], Awaitable[None]]
-
-
 Cell = str | dict[str, Any]
 Row = dict[str, Any]
 Acting = Callable[[str, str], Awaitable[None]]
@@ -89,9 +84,7 @@ class Rows(Element, component="../../assets/settings_rows.js"):
             self.on("act", self._acted)
 
     def put(self, rows: list[Row]) -> None:
-        if rows != self._props["rows"]:
-            self._props["rows"] = rows
-            self.update()
+        set_props(self, rows=rows)
 
     async def _acted(self, event: GenericEventArguments) -> None:
         key, name = event.args
@@ -112,10 +105,7 @@ class Choices(Element, component="../../assets/settings_choices.js"):
             self.on("choose", lambda event: choose(str(event.args)))
 
     def put(self, chosen: str, present: str, barred: Sequence[str] = ()) -> None:
-        marks = {"chosen": chosen, "present": present, "barred": list(barred)}
-        if any(self._props[name] != mark for name, mark in marks.items()):
-            self._props |= marks
-            self.update()
+        set_props(self, chosen=chosen, present=present, barred=list(barred))
 
 
 def row(key: str, *cells: Cell, acts: Sequence[Mapping[str, Any]] = (), over: bool = False) -> Row:

@@ -7,7 +7,7 @@ from typing import Any
 
 from nicegui import ui
 
-from gpuyard.page.parts import STATES, button, capitalized, command, fact, heading, tagged
+from gpuyard.page.parts import STATES, Section, button, capitalized, command, facts_list, heading, tagged
 from gpuyard.page.views.settings.controls import Row, Rows, job_cell, row, text_field
 from gpuyard.page.visit import Visit
 from gpuyard.spec.notation import describe_learned
@@ -88,12 +88,10 @@ _CARE = (
 class DaemonSection:
     def __init__(self, visit: Visit) -> None:
         self.visit = visit
-        self._shown: list[tuple[str, str]] = []
-        self._warned: list[str] | None = None
 
     async def build(self) -> None:
-        self._warnings = ui.element("div").classes("gy-set-warning").props("role=status")
-        self._facts = ui.element("dl").classes("gy-card gy-set-facts")
+        self._warnings = Section("gy-set-warning", props="role=status")
+        self._facts = Section("gy-card gy-set-facts", "dl")
         heading("How to end it", 3)
         ui.label(_END)
         command("gpuyard down")
@@ -105,24 +103,16 @@ class DaemonSection:
 
     async def show(self) -> None:
         status = await self.visit.feed.ask("/status", 5.0)
-        self._warn(warnings(status))
+        wrong = warnings(status)
+        self._warnings.show(wrong, lambda: _draw_warnings(wrong), visible=bool(wrong))
         found = facts(status, self.visit.when(status["since"]))
-        if found != self._shown:
-            self._shown = found
-            self._facts.clear()
-            with self._facts:
-                for name, value in found:
-                    fact(name, value)
+        self._facts.show(found, lambda: facts_list(found))
 
-    def _warn(self, found: list[str]) -> None:
-        if found == self._warned:
-            return
-        self._warned = found
-        self._warnings.set_visibility(bool(found))
-        self._warnings.clear()
-        with self._warnings, ui.element("ul"):
-            for text in found:
-                tagged("li", text)
+
+def _draw_warnings(found: list[str]) -> None:
+    with ui.element("ul"):
+        for text in found:
+            tagged("li", text)
 
 
 def warnings(status: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from nicegui import ui
 from gpuyard.errors import UserError
 from gpuyard.page.api import Facts
 from gpuyard.page.feed import Drain, DrainReasons
-from gpuyard.page.parts import button, confirm, empty, epoch, heading, job_path, link
+from gpuyard.page.parts import Section, button, confirm, empty, epoch, heading, job_path, link
 from gpuyard.page.views.settings.controls import (
     Cell,
     Row,
@@ -87,7 +87,6 @@ class ReservationsSection:
         self.free = may(visit.viewer, Permission.RESERVE)
         self._count = 0
         self._running: list[Facts] = []
-        self._warned: list[str] = []
 
     async def build(self) -> None:
         heading("Reservations")
@@ -113,8 +112,8 @@ class ReservationsSection:
                 self._name = text_field("Name", "one is made up, if empty")
             for field in (self._gpus, self._begin, self._end):
                 field.on_value_change(self._check)
-            self._warning = ui.element("div").classes("gy-set-warning").props("role=status")
-            self._warning.set_visibility(False)
+            self._warning = Section("gy-set-warning", props="role=status")
+            self._warn([])
             with ui.element("div").classes("gy-buttons gy-set-left"):
                 button("Reserve", self._reserve, kind="primary")
 
@@ -165,17 +164,7 @@ class ReservationsSection:
         self._warn(blocking_jobs(self._running, request["gpus"], request["begin"]) if request else [])
 
     def _warn(self, jobs: list[str]) -> None:
-        if jobs == self._warned:
-            return
-        self._warned = jobs
-        self._warning.clear()
-        self._warning.set_visibility(bool(jobs))
-        with self._warning:
-            ui.label(_WARN)
-            for job in jobs[:20]:
-                link(job_path(job), job)
-            if len(jobs) > 20:
-                ui.label(f"and {len(jobs) - 20} more")
+        self._warning.show(jobs, lambda: _draw_warning(jobs), visible=bool(jobs))
 
     async def _reserve(self) -> None:
         request = self._read()
@@ -183,7 +172,8 @@ class ReservationsSection:
             if not self._gpus.value:
                 mark(self._gpus, "say which GPUs, as in 0,2-4")
             return
-        request |= {"name": str(self._name.value or "").strip(), "users": self._for()}
+        users = [] if self._nobody.value else parse_users(str(self._users.value or ""))
+        request |= {"name": str(self._name.value or "").strip(), "users": users}
         made: dict[str, Any] = {}
 
         async def make() -> None:
@@ -195,13 +185,18 @@ class ReservationsSection:
             self._gpus.value = self._name.value = ""
             self._warn(made["in_the_way"])
 
-    def _for(self) -> list[str] | None:
-        return [] if self._nobody.value else parse_users(str(self._users.value or ""))
-
     async def _give_up(self, name: str, act: str) -> None:
         if await confirm(f"Give the reservation {name} up?", "Give it up"):
             path = f"/reservations/{quote(name, safe='')}"
             await self.visit.do(self.visit.api.ask("DELETE", path, {}), f"Reservation {name} is given up.")
+
+
+def _draw_warning(jobs: list[str]) -> None:
+    ui.label(_WARN)
+    for job in jobs[:20]:
+        link(job_path(job), job)
+    if len(jobs) > 20:
+        ui.label(f"and {len(jobs) - 20} more")
 
 
 _STATES = {

@@ -62,14 +62,13 @@ class Draft:
 def parse_policy(text: str, discipline: str = "", placement: str = "") -> Draft:
     """Parse a policy's text; missing parts are as given."""
     main, *rest = text.split("@")
+    discipline, placement = (*rest, *(discipline, placement)[len(rest) :])[:2]
     if main.startswith(LEARNED):
-        discipline, placement = (*(part for part in rest), *(discipline, placement)[len(rest) :])[:2]
         return Draft(main, discipline, placement)
     head, is_file, tail = main.partition(".py:")
     name, _, settings = tail.partition(":") if is_file else main.partition(":")
     pairs = (part.partition("=") for part in settings.split(",") if part)
     found = {key.strip(): value.strip() for key, _, value in pairs}
-    discipline, placement = (*(part for part in rest), *(discipline, placement)[len(rest) :])[:2]
     return Draft(f"{head}.py:{name}" if is_file else name, discipline, placement, found)
 
 
