@@ -64,8 +64,8 @@ def run(line: str) -> dict[str, Any]:
     """What the command line would send to a daemon elsewhere, where as on the page nothing of a shell counts."""
     sent: list[dict[str, Any]] = []
 
-    def send(context: Any, request: submitting.Request, client: Any) -> str:
-        sent.append(request.describe(in_place=submitting.run_in_place(context, request), elsewhere=True))
+    def send(in_place: bool, request: submitting.Request, client: Any) -> str:
+        sent.append(request.describe(in_place=in_place, elsewhere=True))
         return "1"
 
     def clone(client: Client, target: str, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
@@ -73,6 +73,7 @@ def run(line: str) -> dict[str, Any]:
         return {"id": "1"}
 
     with (
+        mock.patch.object(submitting, "submit_quickly", lambda line: False),
         mock.patch.object(submitting, "send", send),
         mock.patch.object(Client, "_ask_once", clone),
         mock.patch("time.time", return_value=NOW),

@@ -236,7 +236,11 @@ def _is_after_dashes(words: Sequence[str], line: Sequence[str]) -> bool:
 
 def send(in_place: bool, request: Request, client: Client) -> str:
     """Queue what a command line asks for; the job's id."""
-    [wanted] = _mailed([request.describe(in_place=in_place, elsewhere=client.host is not None)], client)
+    return _send_described(request.describe(in_place=in_place, elsewhere=client.host is not None), client)
+
+
+def _send_described(wanted: dict[str, Any], client: Client) -> str:
+    [wanted] = _mailed([wanted], client)
     job = client.submit_described(wanted)
     _warn_of_real_gpus([wanted], client)
     _tell_where(f"job {job}: is", [wanted], client)
@@ -300,11 +304,13 @@ def submit_quickly(line: Sequence[str]) -> bool:
     from gpuyard.config import daemon_socket
 
     place, options, words = read
-    request = Request(**options, command=words)
-    if request.notify or request.simulate_use:  # more is to be asked of the daemon
-        return False
-    client = Connection(daemon_socket(place), say=output.say)
-    print(client.submit_described(request.describe(in_place=_is_after_dashes(words, line))))
+    wanted = Request(**options, command=words).describe(in_place=_is_after_dashes(words, line))
+    if wanted.get("notify") or wanted.get("simulate_use"):  # more is to be asked of the daemon
+        from gpuyard.client.client import Client
+
+        print(_send_described(wanted, Client(daemon_socket(place), say=output.say)))
+    else:
+        print(Connection(daemon_socket(place), say=output.say).submit_described(wanted))
     return True
 
 
