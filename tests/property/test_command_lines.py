@@ -73,7 +73,7 @@ def run(line: str) -> dict[str, Any]:
         return {"id": "1"}
 
     with (
-        mock.patch.object(submitting, "submit_quickly", lambda line: False),
+        mock.patch.object(submitting, "submit_quickly", return_value=False),
         mock.patch.object(submitting, "send", send),
         mock.patch.object(Client, "_ask_once", clone),
         mock.patch("time.time", return_value=NOW),

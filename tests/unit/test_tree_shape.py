@@ -13,8 +13,8 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "src" / "gpuyard"
 
-MOST_LINES = 97_900
-MOST_FILES = 498
+MOST_LINES = 98_250
+MOST_FILES = 497
 MOST_LOOSE = 5
 MOST_IN_A_FOLDER = 20
 MOST_SINGLE = 50

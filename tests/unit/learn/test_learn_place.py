@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from bench import qlearning
+from bench.qlearning import Process
 from typer.testing import CliRunner
 
 from gpuyard.cli.learning.learn import place, verdict
 from gpuyard.errors import UserError
-from gpuyard.learn.place import qlearning
 from gpuyard.learn.place.episodes import (
     FEATURES,
     LEARNED,
@@ -38,7 +39,6 @@ from gpuyard.learn.place.placer import (
     score,
     train,
 )
-from gpuyard.learn.place.qlearning import Process
 
 pytestmark = pytest.mark.slow
 
