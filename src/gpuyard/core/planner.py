@@ -132,6 +132,9 @@ def never_fits(cluster: Cluster, request: Request, code: int, placement: str) ->
         return f"{wants}, and `from` names {len(request.scope)}"
     if cluster.gpu_memory and (few := _large_enough(cluster, request)) < least:
         return f"wants {format_size(request.memory)} on each of {request.gpus} GPUs, and {few} of those have as much"
+    picky = request.scope or request.cpus or request.host_memory or request.gpu_types or request.parts
+    if request.gpus <= max(cluster.nodes) and not picky and not cluster.gpu_memory:
+        return None  # every placement puts it on the largest node, if nowhere else
     empty = State(cluster)
     row = empty.table.add(0.0, request, 0)
     parts = {row: request.parts} if request.parts else None

@@ -67,7 +67,7 @@ def measure(result: Result, power: Power | None = None) -> dict[str, Any]:
         "rejected": len(result.rejected),
         **_spread("jct", jct),
         **_spread("wait", wait),
-        **{f"turnaround_{name}": value for name, value in _spread("", jct).items() if name == "mean"},
+        "turnaround_mean": float(jct.mean()) if len(jct) else None,
         **_spread("slowdown", slowdown),
         "makespan": makespan,
         "throughput": len(done) / makespan if makespan else None,
@@ -90,12 +90,11 @@ def _deadlines(result: Result) -> dict[str, float | None]:
 
 
 def _spread(name: str, values: Floats) -> dict[str, float | None]:
-    prefix = f"{name}_" if name else ""
-    names = ("mean", "median", "p95", "p99", "max")
+    names = [f"{name}_{n}" for n in ("mean", "median", "p95", "p99", "max")]
     if not len(values):
-        return {prefix + n: None for n in names}
+        return dict.fromkeys(names)
     numbers = (values.mean(), *np.percentile(values, [50, 95, 99]), values.max())
-    return {prefix + n: float(v) for n, v in zip(names, numbers, strict=True)}
+    return {n: float(v) for n, v in zip(names, numbers, strict=True)}
 
 
 def _usage(result: Result, makespan: float | None, power: Power) -> dict[str, float | None]:
