@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 import sys
@@ -125,6 +126,8 @@ _READY: dict[tuple[Any, ...], str | None] = {}
 
 def _kernel(planner: OrderedPlanner) -> str:
     """Load the kernel for a planner, or compile it; `replay` where a policy cannot be compiled."""
+    if planner.policy.function.__module__.startswith("gpuyard."):
+        _pass_over_scipy()
     from numba.core.errors import NumbaError
 
     from gpuyard.sim.kernel import driver as kernel
@@ -140,6 +143,17 @@ def _kernel(planner: OrderedPlanner) -> str:
         return "kernel"
     _say(f"the kernel does not do this ({_READY[key]}): replay runs it instead")
     return "replay"
+
+
+def _pass_over_scipy() -> None:
+    """Keep numba from importing scipy, where there is one: no policy of ours multiplies matrices, and it takes long."""
+    if "numba.np.arraymath" in sys.modules or "scipy.linalg" in sys.modules:
+        return
+    sys.modules["scipy.linalg.cython_blas"] = None  # type: ignore[assignment]
+    try:
+        importlib.import_module("numba.np.arraymath")
+    finally:
+        del sys.modules["scipy.linalg.cython_blas"]
 
 
 _EVERY = 3.0  # seconds between two messages on how far a compilation is
