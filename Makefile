@@ -11,6 +11,9 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Outside of this folder, so that a fresh clone has it as well. It goes by the content of files, not by their paths.
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpuyard-test
 
+# Compiled modules and tests are kept, whatever the shell says: thousands of commands are started.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-system lint bench bench-simulator bench-queue bench-server bench-page bench-sharing bench-recording bench-learned bench-learning bench-kubernetes bench-adaptation screenshots chaos clean
 
 demo: $(VENV)/.installed
