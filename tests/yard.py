@@ -143,6 +143,7 @@ class Yard:
             with contextlib.suppress(GpuyardError):  # it may end by itself meanwhile
                 self.client.cancel(job["id"], grace=0)
         until(lambda: not self.client.jobs(), "the end of all jobs")
+        (self.cwd / "go").unlink(missing_ok=True)  # what jobs of many tests wait for
 
     def _answers(self) -> bool:
         assert self.is_up(), (self.data_dir / "daemon.log").read_text()

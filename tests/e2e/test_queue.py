@@ -253,13 +253,13 @@ def test_wait_for_several_and_in_vain(yard: Yard) -> None:
 
 
 def test_logs_from_the_end_and_as_they_come(yard: Yard) -> None:
-    id = yard.submit("--", "sh", "-c", "seq 1 9; while [ ! -e go ]; do sleep 0.02; done; rm go; printf 'the end'")
+    id = yard.submit("--", "sh", "-c", "seq 1 9; while [ ! -e end ]; do sleep 0.02; done; printf 'the end'")
     yard.await_output(id, b"9\n")
     assert yard("logs", id, "--tail", "2").out == "8\n9\n"
     following = yard.popen("logs", id, "--follow", "-n", "1")
     assert following.stdout is not None
     assert following.stdout.readline() == "9\n"
-    (yard.cwd / "go").touch()
+    (yard.cwd / "end").touch()
     assert finish(following).out == "the end"
     assert yard("logs", id, "--attempt", "1", "-n", "1").out == "the end"
     assert yard("logs", id, "-n", "0").out == ""
