@@ -39,13 +39,13 @@ def test_an_interrupted_compilation_goes_on_where_it_was(tmp_path: Path) -> None
     first = _start(tmp_path)
     assert first.stdout is not None
     for line in first.stdout:  # until some functions are finished, however long that takes
-        if int(line) >= 3:
+        if int(line) >= 6:
             break
     first.send_signal(signal.SIGINT)
     first.stdout.close()
     assert first.wait() != 0
     parts = {re.sub(r"-.*", "", path.name) for path in tmp_path.glob("kernel/*/__pycache__/*.nbc")}
-    assert len(parts) >= 3
+    assert len(parts) >= 3  # the last ones may have been on their way to the disk
     assert "run_in_order.run_in_order" not in parts
     second = _start(tmp_path)
     said, _ = second.communicate()

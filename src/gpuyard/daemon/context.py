@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -131,7 +132,7 @@ class Inbox:
         return answers
 
 
-class BackgroundThread:
+class BackgroundThread(ABC):
     """A part that works beside the daemon, in a thread of its own; `_run` returns when `_over` is set."""
 
     def __init__(self, name: str) -> None:
@@ -147,8 +148,8 @@ class BackgroundThread:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _run(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _run(self) -> None: ...
 
 
 class Context:

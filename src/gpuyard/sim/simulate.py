@@ -251,15 +251,13 @@ def simulate(
     kind = options.estimate or default_estimate(trace)
     engine = choose_engine(options.engine, trace, cluster, planner, log)
     began = time.perf_counter()
+    report = progress
     if engine == "cold":
-        try:
-            sooner = _while_sooner(planner, progress)
-            result, parts = _schedule(trace, cluster, planner, options, kind, "replay", log, sooner)
-            engine = "replay"
-        except _CompilingIsSooner:
-            engine, began = _kernel(planner), time.perf_counter()
-            result, parts = _schedule(trace, cluster, planner, options, kind, engine, log, progress)
-    else:
+        engine, report = "replay", _while_sooner(planner, progress)
+    try:
+        result, parts = _schedule(trace, cluster, planner, options, kind, engine, log, report)
+    except _CompilingIsSooner:
+        engine, began = _kernel(planner), time.perf_counter()
         result, parts = _schedule(trace, cluster, planner, options, kind, engine, log, progress)
     metrics = measure(result, options.power)
     seconds = time.perf_counter() - began

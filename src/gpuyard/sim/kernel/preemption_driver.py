@@ -185,7 +185,7 @@ def decide_from_scratch(
     site: Site, schedule: Schedule, clock: Clock, facts: JobColumns, starts: Starts, state: PreemptionState,
     rules: PreemptionRules, rank: Rank, change: Rank, now: float,
 ) -> int:  # fmt: skip
-    """`decide_standing` for policies whose numbers can change at any time: all are computed again."""
+    """`decide_incrementally` for policies whose numbers can change at any time: all are computed again."""
     soon = _sort_out(facts, state, rules, now)
     n = state.counts[1]
     gather(facts, rules.columns, state.loose[:n], now, facts.usage, state.values)
