@@ -11,6 +11,10 @@ from hypothesis import HealthCheck, settings
 
 from tests.fake_nvml import FakeNvml, build
 
+# Several tests run at a time: more threads in each only get in the way of the others.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])

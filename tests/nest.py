@@ -1,8 +1,9 @@
 """Daemons that are forked from a process which has imported all of ours: that saves a second of each start.
 
 `python -m gpuyard serve` spends nearly all of its start on imports. A nest does them once for each process of pytest;
-after that a daemon begins with `fork` and runs the same `gpuyard.cli.main`. Who needs a program of its own (because the
-dynamic linker or Python read its environment at their start) gets one: `fits` says so.
+after that a daemon begins with `fork` and runs the same `gpuyard.cli.main`. What the dynamic linker reads at its start
+has a nest of its own, as a made-up NVML does. Where Python reads its environment at the start, a daemon must be a
+program of its own: `fits` says so.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-_READ_AT_THE_START = ("LD_", "PYTHON", "LANG", "LC_", "MALLOC_", "OMP_", "OPENBLAS_", "NUMBA_", "GPUYARD_FAULT")
+_READ_BY_THE_LINKER = "LD_"
+_READ_AT_THE_START = ("PYTHON", "LANG", "LC_", "MALLOC_", "OMP_", "OPENBLAS_", "NUMBA_", "GPUYARD_FAULT")
 _MOST = 2**20  # bytes of a request
 
 
@@ -76,19 +78,21 @@ def hatch(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], l
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     request = json.dumps([list(arguments), str(cwd), dict(environment)]).encode()
     with theirs:
-        socket.send_fds(_nest(), [request], [theirs.fileno(), log.fileno()])
+        linked = [(name, value) for name, value in environment.items() if name.startswith(_READ_BY_THE_LINKER)]
+        socket.send_fds(_nest(*sorted(linked)), [request], [theirs.fileno(), log.fileno()])
     return Hatched(ours)
 
 
 @functools.cache
-def _nest() -> socket.socket:
+def _nest(*linked: tuple[str, str]) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for one in (ours, theirs):
         one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-        )
+            [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+            env={**os.environ, **dict(linked)},
+        )  # fmt: skip
     atexit.register(process.wait)
     atexit.register(ours.close)  # which is called first, and ends the process
     return ours

@@ -49,8 +49,7 @@ class Box:
         (folder / "here").mkdir()
         self.folder, self.nvml = folder, nvml
         self.yard = Yard(folder / "data", folder / "here")
-        self.environment = {name: nvml.env[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")}
-        self.yard.environment |= self.environment
+        self.yard.use(nvml)
         self.port = 0
         self.token = "none"
         """Who needs a token."""
@@ -58,12 +57,7 @@ class Box:
 
     def serve(self, port: int = 0) -> None:
         """Start the daemon, and wait until it answers."""
-        command = [sys.executable, "-m", "gpuyard", "serve", "--port", str(port), "--token", self.token]
-        with (self.yard.data_dir / "daemon.log").open("ab") as log:
-            self.yard.daemon = subprocess.Popen(
-                command, env=self.yard.environment, stderr=log, stdout=log, stdin=subprocess.DEVNULL
-            )
-        until(self.yard._answers, "an answer of the daemon")
+        self.yard.serve("--port", str(port), "--token", self.token)
         self.port = int(urlsplit(str(self.yard.client.status()["url"])).port or 0)
 
     def ask(self, path: str, body: Any = None, method: str = "", **headers: str) -> tuple[int, Any]:

@@ -25,6 +25,7 @@ from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon
 from gpuyard.errors import GpuyardError
 from tests import nest
+from tests.fake_nvml import FakeNvml
 from tests.nest import Hatched
 
 PATIENCE = 120.0
@@ -37,6 +38,26 @@ class Done(NamedTuple):
     code: int
     out: str
     err: str
+
+
+def call(*arguments: str | Path, cwd: Path, environment: Mapping[str, str] | None = None, stdin: str = "") -> Done:
+    """Run a command to its end, in this process; without an environment, in that of pytest."""
+    written = io.BytesIO(), io.BytesIO()
+    out, err = (io.TextIOWrapper(stream, "utf-8", write_through=True) for stream in written)
+    code: Any = 0
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        contextlib.chdir(cwd),
+        mock.patch.dict(os.environ, os.environ if environment is None else environment, clear=True),
+        mock.patch.object(sys, "argv", ["gpuyard", *map(str, arguments)]),
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8")),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    return Done(code, *(stream.getvalue().decode(errors="replace") for stream in written))
 
 
 def until(condition: Callable[[], Any], what: str = "it") -> Any:
@@ -54,6 +75,7 @@ class Yard:
     def __init__(self, data_dir: Path, cwd: Path) -> None:
         self.data_dir, self.cwd = data_dir, cwd
         self.daemon: subprocess.Popen[bytes] | Hatched | None = None
+        self._gpus: tuple[str, ...] = ("--simulate-gpus", "4x16G")
         self.forks = True  # whether daemons may be forked from a nest; not where their command line matters
         self.client = Client(data_dir=data_dir)
         outside = {name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_")}
@@ -74,21 +96,7 @@ class Yard:
 
     def __call__(self, *arguments: str | Path, more: Mapping[str, str] | None = None) -> Done:
         """Run a command to its end, in this process."""
-        written = io.BytesIO(), io.BytesIO()
-        out, err = (io.TextIOWrapper(stream, "utf-8", write_through=True) for stream in written)
-        code: Any = 0
-        with (
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            contextlib.chdir(self.cwd),
-            mock.patch.dict(os.environ, {**self.environment, **(more or {})}, clear=True),
-            mock.patch.object(sys, "argv", ["gpuyard", *map(str, arguments)]),
-        ):
-            try:
-                main()
-            except SystemExit as end:
-                code = end.code or 0
-        return Done(code, *(stream.getvalue().decode(errors="replace") for stream in written))
+        return call(*arguments, cwd=self.cwd, environment={**self.environment, **(more or {})})
 
     def process(self, *arguments: str | Path) -> Done:
         """Run a command to its end, as a process."""
@@ -114,9 +122,14 @@ class Yard:
         """Return once the job has written this: then it has come that far."""
         until(lambda: text in self.client.log(id).data, f"job {id} writing {text!r}")
 
+    def use(self, nvml: FakeNvml) -> None:
+        """Let the daemon have the GPUs of a made-up driver."""
+        self.environment |= {name: nvml.env[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")}
+        self._gpus = ()
+
     def serve(self, *arguments: str) -> None:
         """Start the daemon, and wait until it answers."""
-        words = ["serve", "--simulate-gpus", "4x16G", *arguments]
+        words = ["serve", *self._gpus, *arguments]
         with (self.data_dir / "daemon.log").open("ab") as log:
             if self.forks and nest.fits(self.environment):
                 self.daemon = nest.hatch(words, self.cwd, self.environment, log)

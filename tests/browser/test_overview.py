@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from tests.browser.conftest import Serve, Site
 from tests.fake_nvml import FakeNvml
-from tests.yard import PATIENCE, Yard, until
+from tests.yard import PATIENCE, Yard
 
 GIB = 2**30
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -129,14 +128,11 @@ def test_every_page_is_named_on_top_however_wide_the_window_is(site: Site, page:
 def real(fake_nvml: FakeNvml, tmp_path: Path) -> Iterator[Callable[[], Site]]:
     """Opens a site on GPUs that a made-up driver tells of."""
     yard = Yard(tmp_path, tmp_path)
-    yard.environment |= {name: fake_nvml.env[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")}
+    yard.use(fake_nvml)
     yard.environment |= {"GPUYARD_PAGE": "on", "GPUYARD_SINGLE_USER": "true", "GPUYARD_PORT": "0"}
 
     def opened() -> Site:
-        with (tmp_path / "daemon.log").open("ab") as log:
-            command = [sys.executable, "-m", "gpuyard", "serve"]
-            yard.daemon = subprocess.Popen(command, env=yard.environment, stderr=log, stdin=subprocess.DEVNULL)
-        until(yard._answers, "an answer of the daemon")
+        yard.serve()
         return Site(yard, yard.client.status()["url"])
 
     yield opened

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ import gpuyard
 from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon
 from gpuyard.engines.local import processes
+from tests.nest import Hatched, hatch
 
 SOURCES = Path(gpuyard.__file__).parents[1]
 GPUS = 4
@@ -116,15 +115,13 @@ class Daemon:
         self.client = Client(data_dir / "gpuyard.sock", timeout=PATIENCE)
         self.lives = 0
         self._options = ["--data-dir", str(data_dir), "--simulate-gpus", f"{GPUS}x16G", *options]
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Hatched] = []
 
-    def spawn(self) -> subprocess.Popen[bytes]:
+    def spawn(self) -> Hatched:
         """Begin a life, without waiting for anything."""
-        command = [sys.executable, "-P", "-m", "gpuyard", "serve", *self._options]
-        variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCES), "GPUYARD_CONFIG": "/dev/null/none",
-                     "GPUYARD_PAGE": "off"}  # fmt: skip
+        variables = {"PATH": os.environ["PATH"], "GPUYARD_CONFIG": "/dev/null/none", "GPUYARD_PAGE": "off"}
         with self.log.open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=variables)
+            process = hatch(["serve", *self._options], self.data_dir.parent, variables, log)
         self._processes.append(process)
         self.lives += 1
         return process
@@ -174,7 +171,7 @@ class Daemon:
         while len(over := [process for process in self._processes if process.poll() is not None]) < rivals - 1:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        return [process.returncode for process in over]
+        return [process.wait() for process in over]
 
     def wait_until_empty(self) -> None:
         """Wait until no job waits or runs."""

@@ -102,12 +102,9 @@ def test_three_clients_on_four_gpus_of_which_one_is_somebody_elses(fake_nvml: Fa
     fake_nvml.set(2, mem_used=9 * 2**30, util=97, procs={1: 9 * 2**30})
     (tmp_path / "data").mkdir()
     yard = Yard(tmp_path / "data", tmp_path)
-    yard.environment |= {name: fake_nvml.env[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")}
-    serve = [sys.executable, "-m", "gpuyard", "serve"]
-    with (yard.data_dir / "daemon.log").open("ab") as log:
-        yard.daemon = subprocess.Popen(serve, env=yard.environment, stderr=log, stdin=subprocess.DEVNULL)
+    yard.use(fake_nvml)
+    yard.serve()
     try:
-        until(yard._answers, "an answer of the daemon")
         until(lambda: yard.client.gpus()["gpus"][2]["state"] == "foreign", "GPU 2 being foreign")
         with holders_of(yard) as holders:
             c0, c1 = holders("from_=[0]"), holders("from_=[1]")

@@ -188,8 +188,8 @@ def test_a_users_jobs_have_a_control_daemon_of_that_user(own_yard: Yard, fake: F
 
 def test_a_server_of_ours_is_not_taken_for_somebody_elses(own_yard: Yard, fake: FakeMps, fake_nvml: FakeNvml) -> None:
     gpus = [fake_nvml.add(uuid=f"GPU-{n}", mem_total=16 * 2**30, cc_major=major) for n, major in enumerate((8, 3))]
-    own_yard.environment |= {name: fake_nvml.env[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")}
-    own_yard.serve("--simulate-gpus", "")
+    own_yard.use(fake_nvml)
+    own_yard.serve()
     old = own_yard("submit", "--mps", "--", "true")
     assert (old.code, "may get GPU 1" in old.err, "say --from 0" in old.err) == (2, True, True)
     id = own_yard.submit("--mps", "--from", "0", "--", *WAIT)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,12 +136,9 @@ def real(fake_nvml: FakeNvml, tmp_path: Path) -> Iterator[tuple[Yard, FakeNvml]]
     """A yard on one GPU of 16 GiB that others use, and jobs that share it may."""
     fake_nvml.add(name="NVIDIA A100", uuid="GPU-aaaa0000-0000-0000-0000-000000000000", mem_total=16 * GIB)
     with opened(tmp_path) as yard:
-        names = ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")
-        yard.environment |= {name: fake_nvml.env[name] for name in names} | {"GPUYARD_FOREIGN": "count"}
-        with (yard.data_dir / "daemon.log").open("ab") as log:
-            command = [sys.executable, "-m", "gpuyard", "serve"]
-            yard.daemon = subprocess.Popen(command, env=yard.environment, stderr=log, stdin=subprocess.DEVNULL)
-        until(yard._answers, "an answer of the daemon")
+        yard.use(fake_nvml)
+        yard.environment["GPUYARD_FOREIGN"] = "count"
+        yard.serve()
         yield yard, fake_nvml
 
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.parse
@@ -143,7 +142,7 @@ def test_a_gpu_that_is_lost_has_no_readings(fake_nvml: FakeNvml, tmp_path: Path)
         )
     (tmp_path / "data").mkdir()
     yard = Yard(tmp_path / "data", tmp_path)
-    yard.environment |= {name: fake_nvml.env[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")}
+    yard.use(fake_nvml)
     with _served(yard):
         assert value(yard, "gpuyard_gpu_utilization_ratio", uuid="GPU-0") == 0.07
         assert value(yard, "gpuyard_gpu_power_watts", uuid="GPU-1", gpu="1") == 99.5
@@ -163,11 +162,7 @@ def test_a_gpu_that_is_lost_has_no_readings(fake_nvml: FakeNvml, tmp_path: Path)
 
 @contextlib.contextmanager
 def _served(yard: Yard) -> Iterator[None]:
-    with (yard.data_dir / "daemon.log").open("ab") as log:
-        yard.daemon = subprocess.Popen(
-            [sys.executable, "-m", "gpuyard", "serve"], env=yard.environment, stderr=log, stdin=subprocess.DEVNULL
-        )
-    until(yard._answers, "an answer of the daemon")
+    yard.serve()
     try:
         yield
     finally:

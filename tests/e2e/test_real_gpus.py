@@ -33,19 +33,11 @@ def yard(nvml: FakeNvml, tmp_path: Path) -> Iterator[Yard]:
     """A yard on these GPUs."""
     (tmp_path / "data").mkdir()
     found = Yard(tmp_path / "data", tmp_path)
-    found.environment |= {name: nvml.env[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")}
-    serve(found)
+    found.use(nvml)
+    found.serve()
     yield found
     found.clear()
     found.end()
-
-
-def serve(yard: Yard) -> None:
-    with (yard.data_dir / "daemon.log").open("ab") as log:
-        yard.daemon = subprocess.Popen(
-            [sys.executable, "-m", "gpuyard", "serve"], env=yard.environment, stderr=log, stdin=subprocess.DEVNULL
-        )
-    until(yard._answers, "an answer of the daemon")
 
 
 def gpu(yard: Yard, index: int) -> Any:
@@ -124,7 +116,7 @@ def test_a_restart_finds_gpus_and_jobs_again(yard: Yard, nvml: FakeNvml) -> None
     job = yard.submit("--", "sh", "-c", "sleep 2; exit 7")
     yard.client.job(job, wait=10, until="start")
     yard.end(signal.SIGKILL)
-    serve(yard)
+    yard.serve()
     assert await_state(yard, 0, "foreign")
     assert yard.wait(job)["exit_code"] == 7
 

@@ -252,8 +252,8 @@ def test_real_gpus_are_recorded_with_all_that_their_driver_tells(own_yard: Yard,
     fake_nvml.add(uuid="GPU-a", mem_total=80 * GIB, mem_used=3 * GIB, util=70, mem_util=30, power_mw=250000, temp=61,
                   clock=1380, mem_clock=1512, throttle=4)  # fmt: skip
     fake_nvml.add(uuid="GPU-b", mem_total=80 * GIB, fail="nvmlDeviceGetPowerUsage:3")
-    own_yard.environment |= {name: fake_nvml.env[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE")}
-    own_yard.serve("--simulate-gpus", "")
+    own_yard.use(fake_nvml)
+    own_yard.serve()
 
     def gpus() -> list[Any]:
         return list(own_yard.client.recording(since="5m")["gpus"])

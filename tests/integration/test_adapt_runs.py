@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import typer
+from tests.yard import call
 
 from gpuyard.adapt.training.networks import make_network
 from gpuyard.cli.learning.adapt import app
@@ -63,10 +64,9 @@ def begun(place: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def gpuyard(place: Path, *words: str, code: int = 0) -> tuple[str, str]:
-    process = begun(place, *words)
-    out, error = process.communicate(timeout=120)
-    assert process.returncode == code, error
-    return out, error
+    done = call("adapt", *words, cwd=place)
+    assert done.code == code, done.err
+    return done.out, done.err
 
 
 def weights(folder: Path) -> Any:

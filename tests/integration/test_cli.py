@@ -12,19 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.yard import call
 
 FOUR = "job,submit,run,gpus\n1,2,6,1\n2,0,8,1\n3,1,7,1\n4,3,3,1\n"
 
 
-def gpuyard(*arguments: str | Path, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpuyard", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=120, check=False)
-
-
 def metrics(*arguments: str | Path, cwd: Path) -> dict[str, Any]:
-    done = gpuyard("simulate", *arguments, "--json", cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    done = call("simulate", *arguments, "--json", cwd=cwd)
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
     return found
 
 
@@ -46,24 +42,24 @@ def test_simulate_prints_the_promised_keys(four: Path, tmp_path: Path) -> None:
 
 
 def test_a_table_for_people_says_that_gpus_are_simulated(four: Path, tmp_path: Path) -> None:
-    done = gpuyard("simulate", four, "--gpus", "1", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "1 simulated GPU" in done.stdout
-    assert "15.5s" in done.stdout
+    done = call("simulate", four, "--gpus", "1", cwd=tmp_path)
+    assert done.code == 0
+    assert "1 simulated GPU" in done.out
+    assert "15.5s" in done.out
 
 
 def test_gzip_and_stdin_are_read_as_they_are(four: Path, tmp_path: Path) -> None:
     packed = tmp_path / "four.csv.gz"
     packed.write_bytes(gzip.compress(FOUR.encode()))
     assert metrics(packed, "--gpus", "1", cwd=tmp_path)["jct_mean"] == 15.5
-    done = gpuyard("simulate", "-", "--gpus", "1", "--json", cwd=tmp_path, stdin=FOUR)
-    assert json.loads(done.stdout)["jct_mean"] == 15.5
+    done = call("simulate", "-", "--gpus", "1", "--json", cwd=tmp_path, stdin=FOUR)
+    assert json.loads(done.out)["jct_mean"] == 15.5
 
 
 def test_out_writes_every_job_every_slice_and_every_plot(four: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = gpuyard("simulate", four, "--gpus", "1", "--policy", "rr", "--quantum", "4", "--out", out, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = call("simulate", four, "--gpus", "1", "--policy", "rr", "--quantum", "4", "--out", out, cwd=tmp_path)
+    assert done.code == 0, done.err
     jobs = list(csv.DictReader((out / "jobs.csv").read_text().splitlines()))
     assert list(jobs[0])[:6] == ["job", "submit", "start", "end", "gpus", "preemptions"]
     assert {row["job"]: row["end"] for row in jobs} == {"1": "24", "2": "8", "3": "22", "4": "19"}
@@ -79,9 +75,9 @@ def test_out_writes_every_job_every_slice_and_every_plot(four: Path, tmp_path: P
 def test_compare_ranks_and_reports(four: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
     policies = "fcfs,rr:quantum=3,arrivals=first,sjf@easy,least-loaded"
-    done = gpuyard("compare", four, "--gpus", "1", "--policies", policies, "--json", "--out", out, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["results"]
+    done = call("compare", four, "--gpus", "1", "--policies", policies, "--json", "--out", out, cwd=tmp_path)
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)["results"]
     assert {row["policy"] for row in rows} == {"fcfs", "rr:quantum=3,arrivals=first", "sjf@easy", "least-loaded"}
     assert [row["jct_mean"] for row in rows] == sorted(row["jct_mean"] for row in rows)
     page = (out / "report.html").read_text()
@@ -91,8 +87,8 @@ def test_compare_ranks_and_reports(four: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
-    made = gpuyard("workload", "generate", "--seed", "3", "--out", "w.csv", cwd=tmp_path)
-    assert made.returncode == 0, made.stderr
+    made = call("workload", "generate", "--seed", "3", "--out", "w.csv", cwd=tmp_path)
+    assert made.code == 0, made.err
     runs = [
         {k: v for k, v in metrics("w.csv", "--gpus", "4", "--policy", p, "--seed", s, cwd=tmp_path).items()
          if k != "jobs_per_second"}
@@ -106,42 +102,42 @@ def test_a_policy_of_ones_own_in_three_lines(four: Path, tmp_path: Path) -> None
     (tmp_path / "mine.py").write_text(
         "from gpuyard import policy\n@policy\ndef shortest_wide(estimate, gpus): return estimate / gpus\n"
     )
-    done = gpuyard("compare", four, "--gpus", "1", "--policies", "./mine.py:shortest_wide,fcfs", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["results"][0]["jct_mean"] == 13.5
-    assert gpuyard("policies", "check", "./mine.py:shortest_wide", cwd=tmp_path).returncode == 0
+    done = call("compare", four, "--gpus", "1", "--policies", "./mine.py:shortest_wide,fcfs", "--json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["results"][0]["jct_mean"] == 13.5
+    assert call("policies", "check", "./mine.py:shortest_wide", cwd=tmp_path).code == 0
 
 
 def test_check_tells_what_is_wrong_with_a_policy(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import numpy as np\ndef p(wait):\n    return 0 * np.log(wait)\n")
-    done = gpuyard("policies", "check", "./mine.py:p", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "not a number" in done.stdout
+    done = call("policies", "check", "./mine.py:p", cwd=tmp_path)
+    assert done.code == 1
+    assert "not a number" in done.out
 
 
 def test_policies_lists_all_with_their_sources(tmp_path: Path) -> None:
-    done = gpuyard("policies", "--json", cwd=tmp_path)
-    listed = json.loads(done.stdout)
+    done = call("policies", "--json", cwd=tmp_path)
+    listed = json.loads(done.out)
     names = {p["name"] for p in listed["policies"]}
     assert {"fcfs", "sjf", "srtf", "rr", "priority", "lottery", "wfq", "fair", "las", "f1", "unicep", "random"} < names
     assert len(names) == 22
     assert all(p["doc"] for p in listed["policies"])
     assert {"least-loaded", "best-fit"} <= set(listed["aliases"])
-    assert "Disciplines" in gpuyard("policies", cwd=tmp_path).stdout
+    assert "Disciplines" in call("policies", cwd=tmp_path).out
 
 
 def test_trace_info_and_convert(four: Path, tmp_path: Path) -> None:
-    info = json.loads(gpuyard("trace", "info", four, "--json", cwd=tmp_path).stdout)
+    info = json.loads(call("trace", "info", four, "--json", cwd=tmp_path).out)
     assert info["jobs"] == 4
-    assert "GPUs per job" in gpuyard("trace", "info", four, cwd=tmp_path).stdout
-    assert gpuyard("trace", "convert", four, "four.swf", cwd=tmp_path).returncode == 0
+    assert "GPUs per job" in call("trace", "info", four, cwd=tmp_path).out
+    assert call("trace", "convert", four, "four.swf", cwd=tmp_path).code == 0
     assert metrics("four.swf", "--gpus", "1", "--policy", "sjf", cwd=tmp_path)["jct_mean"] == 13.5
 
 
 def test_what_can_never_fit_is_rejected_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "big.csv").write_text("job,submit,run,gpus\na,0,5,3\nb,0,4,1\n")
-    done = gpuyard("simulate", "big.csv", "--gpus", "2", "--out", "out", "--json", cwd=tmp_path)
-    found = json.loads(done.stdout)
+    done = call("simulate", "big.csv", "--gpus", "2", "--out", "out", "--json", cwd=tmp_path)
+    found = json.loads(done.out)
     assert (found["jobs"], found["completed"], found["rejected"]) == (2, 1, 1)
     rows = list(csv.DictReader((tmp_path / "out" / "jobs.csv").read_text().splitlines()))
     assert rows[0]["rejected"] == "wants 3 GPUs, the cluster has 2"
@@ -182,23 +178,23 @@ def test_what_can_never_fit_is_rejected_with_the_reason(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_ends_in_one_sentence_and_exit_2(arguments: list[str], told: str, four: Path, tmp_path: Path) -> None:
-    done = gpuyard("simulate", four, *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert told in done.stderr
-    assert done.stderr.startswith("gpuyard: error: ")
-    assert done.stderr.count("\n") == 1
+    done = call("simulate", four, *arguments, cwd=tmp_path)
+    assert done.code == 2
+    assert done.out == ""
+    assert told in done.err
+    assert done.err.startswith("gpuyard: error: ")
+    assert done.err.count("\n") == 1
 
 
 def test_without_a_command_there_is_help(tmp_path: Path) -> None:
     for arguments in ([], ["trace"]):
-        done = gpuyard(*arguments, cwd=tmp_path)
-        assert done.returncode == 2
-        assert "Usage: gpuyard" in done.stdout + done.stderr
-        assert "error" not in done.stderr
-    wrong = gpuyard("simulat", cwd=tmp_path)
-    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
-    assert "simulate" in wrong.stderr
+        done = call(*arguments, cwd=tmp_path)
+        assert done.code == 2
+        assert "Usage: gpuyard" in done.out + done.err
+        assert "error" not in done.err
+    wrong = call("simulat", cwd=tmp_path)
+    assert (wrong.code, wrong.out, wrong.err.count("\n")) == (2, "", 1)
+    assert "simulate" in wrong.err
 
 
 @pytest.mark.parametrize(
@@ -212,18 +208,18 @@ def test_without_a_command_there_is_help(tmp_path: Path) -> None:
 )
 def test_a_broken_trace_is_told_by_file_and_line(text: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text(text)
-    done = gpuyard("simulate", "bad.csv", "--gpus", "1", cwd=tmp_path)
-    assert done.returncode == 2
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr
+    done = call("simulate", "bad.csv", "--gpus", "1", cwd=tmp_path)
+    assert done.code == 2
+    assert told in done.err
+    assert "Traceback" not in done.err
 
 
 def test_a_policy_that_fails_at_work_is_told_in_one_sentence(four: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def p(wait):\n    return wait.no_such_thing\n")
-    done = gpuyard("simulate", four, "--gpus", "1", "--policy", "./mine.py:p", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "policy p failed: AttributeError" in done.stderr
-    assert "Traceback" not in done.stderr
+    done = call("simulate", four, "--gpus", "1", "--policy", "./mine.py:p", cwd=tmp_path)
+    assert done.code == 2
+    assert "policy p failed: AttributeError" in done.err
+    assert "Traceback" not in done.err
 
 
 def test_importing_gpuyard_pulls_in_nothing_heavy() -> None:
@@ -237,16 +233,16 @@ def test_importing_gpuyard_pulls_in_nothing_heavy() -> None:
 def test_trace_info_groups_many_sizes(tmp_path: Path) -> None:
     rows = "".join(f"{n},0,1,{n}\n" for n in range(1, 21))
     (tmp_path / "wide.csv").write_text("job,submit,run,gpus\n" + rows)
-    shown = gpuyard("trace", "info", "wide.csv", cwd=tmp_path).stdout
+    shown = call("trace", "info", "wide.csv", cwd=tmp_path).out
     bars = {line.split()[0]: int(line.split()[-1]) for line in shown.split("GPUs per job\n")[1].splitlines()}
     assert bars == {"1": 1, "2": 1, "3-4": 2, "5-8": 4, "9-16": 8, "17-32": 4}
 
 
 def test_a_policy_file_that_exits_does_not_pass_for_success(tmp_path: Path) -> None:
     (tmp_path / "ex.py").write_text("raise SystemExit(0)\n")
-    done = gpuyard("policies", "check", "./ex.py:f", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "ex.py, line 1: SystemExit" in done.stderr
+    done = call("policies", "check", "./ex.py:f", cwd=tmp_path)
+    assert done.code == 2
+    assert "ex.py, line 1: SystemExit" in done.err
 
 
 def test_jobs_are_selected_before_the_slice(tmp_path: Path) -> None:
@@ -254,32 +250,32 @@ def test_jobs_are_selected_before_the_slice(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("job,submit,run,gpus,label_vc\n" + rows)
     options = ("--where", "vc=y", "--where", "gpus>2", "--since", "20", "--until", "110", "--slice", "0:1")
     assert metrics("a.csv", *options, "--gpus", "4", cwd=tmp_path)["jobs"] == 1
-    facts = json.loads(gpuyard("trace", "info", "a.csv", *options[:-2], "--json", cwd=tmp_path).stdout)
+    facts = json.loads(call("trace", "info", "a.csv", *options[:-2], "--json", cwd=tmp_path).out)
     assert (facts["jobs"], facts["first_submit"]) == (2, 30)
-    shown = gpuyard("trace", "convert", "a.csv", "-", *options, cwd=tmp_path).stdout
+    shown = call("trace", "convert", "a.csv", "-", *options, cwd=tmp_path).out
     assert shown == "job,submit,run,gpus,label_vc\n3,30,5,4,y\n"
-    compared = gpuyard(
+    compared = call(
         "compare", "a.csv", *options, "--gpus", "4", "--policies", "fcfs,sjf", "--json", cwd=tmp_path
     )  # fmt: skip
-    assert [row["jobs"] for row in json.loads(compared.stdout)["results"]] == [1, 1]
-    wrong = gpuyard("simulate", "a.csv", "--gpus", "4", "--where", "cv=y", cwd=tmp_path)
-    assert wrong.returncode == 2
-    assert "no column 'cv'" in wrong.stderr
+    assert [row["jobs"] for row in json.loads(compared.out)["results"]] == [1, 1]
+    wrong = call("simulate", "a.csv", "--gpus", "4", "--where", "cv=y", cwd=tmp_path)
+    assert wrong.code == 2
+    assert "no column 'cv'" in wrong.err
 
 
 def test_trace_info_draws(tmp_path: Path) -> None:
     rows = "".join(f"2017-10-{1 + n:02d} 07:01:55,{n * 90 + 5},1,0,vc{n % 2}\n" for n in range(20))
     (tmp_path / "p.csv").write_text("timestamp,duration,num_gpus,gpu_time,cluster\n" + rows)
-    done = gpuyard("trace", "info", "p.csv", "--nodes", "2x4", "--out", "plots", cwd=tmp_path)
-    assert done.returncode == 0
+    done = call("trace", "info", "p.csv", "--nodes", "2x4", "--out", "plots", cwd=tmp_path)
+    assert done.code == 0
     for words in (
         "2017-10-01T07:01:55Z to 2017-10-20",
         "of 8 GPUs",
         "vc        2: vc0 (10), vc1 (10)",
         "hour of the day",
     ):
-        assert words in done.stdout
+        assert words in done.out
     assert sorted(path.name for path in (tmp_path / "plots").glob("*.png")) == [
         "arrivals.png", "demand.png", "gpu_sizes.png", "run_times.png",
     ]  # fmt: skip
-    assert gpuyard("trace", "info", "p.csv", "--nodes", "2x4", "--gpus", "4", cwd=tmp_path).returncode == 2
+    assert call("trace", "info", "p.csv", "--nodes", "2x4", "--gpus", "4", cwd=tmp_path).code == 2

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.yard import call
 
 pytestmark = pytest.mark.slow
-
-
-def gpuyard(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpuyard", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture
@@ -28,36 +22,36 @@ def test_compare_with_windows_seeds_and_schedules(tmp_path: Path) -> None:
     rows = "".join(f"{n},{7 * n},{10 + 13 * n % 40},{1 + n % 3}\n" for n in range(50))
     (tmp_path / "w.csv").write_text("job,submit,run,gpus\n" + rows)
     common = ["compare", "w.csv", "--gpus", "4", "--policies", "fcfs,lottery", "--jobs", "2"]
-    done = gpuyard(*common, "--seeds", "3", "--json", "--out", "r", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    done = call(*common, "--seeds", "3", "--json", "--out", "r", cwd=tmp_path)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
     assert set(found) == {"trace", "gpus", "nodes", "results", "runs"}
     by_policy = {row["policy"]: row for row in found["results"]}
     low, high = by_policy["lottery"]["jct_mean_ci"]
     assert low <= by_policy["lottery"]["jct_mean"] <= high
     assert "jct_mean_ci" not in by_policy["fcfs"]
     assert "±" in (tmp_path / "r" / "report.html").read_text()
-    shown = gpuyard(*common, "--windows", "2", cwd=tmp_path).stdout
+    shown = call(*common, "--windows", "2", cwd=tmp_path).out
     assert "means over 2 windows, too few for confidence intervals" in " ".join(shown.split())
     assert "±" not in shown.replace("± 95 % confidence", "")
-    shown = gpuyard(*common, "--windows", "3", cwd=tmp_path).stdout
+    shown = call(*common, "--windows", "3", cwd=tmp_path).out
     assert "means over 3 windows, ± 95 % confidence" in " ".join(shown.split())
     assert " ± " in shown.replace("± 95 % confidence", "")
-    done = gpuyard(*common, "--out", "s", "--schedules", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = call(*common, "--out", "s", "--schedules", cwd=tmp_path)
+    assert done.code == 0, done.err
     assert len((tmp_path / "s" / "lottery" / "jobs.csv").read_text().splitlines()) > 40
 
 
 def test_compare_goes_on_when_a_policy_fails_and_says_so(four: Path, tmp_path: Path) -> None:
     options = ["--gpus", "1", "--restart-cost", "30", "--json"]
-    done = gpuyard("compare", four, "--policies", "fcfs,rr", *options, cwd=tmp_path)
-    assert done.returncode == 1
-    found = json.loads(done.stdout)
+    done = call("compare", four, "--policies", "fcfs,rr", *options, cwd=tmp_path)
+    assert done.code == 1
+    found = json.loads(done.out)
     assert [row["policy"] for row in found["results"]] == ["fcfs"]
     assert found["errors"][0]["policy"] == "rr"
-    assert "error: rr: a restart costs 30 s" in done.stderr
-    alone = gpuyard("compare", four, "--policies", "rr", *options, cwd=tmp_path)
-    assert (alone.returncode, alone.stdout) == (2, "")
+    assert "error: rr: a restart costs 30 s" in done.err
+    alone = call("compare", four, "--policies", "rr", *options, cwd=tmp_path)
+    assert (alone.code, alone.out) == (2, "")
 
 
 @pytest.mark.parametrize(
@@ -71,10 +65,10 @@ def test_compare_goes_on_when_a_policy_fails_and_says_so(four: Path, tmp_path: P
     ],
 )
 def test_a_mistake_in_a_comparison(arguments: list[str], told: str, four: Path, tmp_path: Path) -> None:
-    done = gpuyard("compare", four, "--gpus", "1", *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr
+    done = call("compare", four, "--gpus", "1", *arguments, cwd=tmp_path)
+    assert done.code == 2
+    assert told in done.err
+    assert "Traceback" not in done.err
 
 
 def test_pools_rounds_and_restart_costs(tmp_path: Path) -> None:
@@ -83,20 +77,20 @@ def test_pools_rounds_and_restart_costs(tmp_path: Path) -> None:
     )
     (tmp_path / "pools.csv").write_text("vc,node num\na,1\nb,2\n")
     options = ["--pools", "pools.csv", "--round", "60", "--restart-cost", "7/30/60", "--policy", "srtf"]
-    done = gpuyard("simulate", "w.csv", *options, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    done = call("simulate", "w.csv", *options, "--json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
     assert (found["gpus"], found["rejected"], found["round"], found["restart_cost"]) == (24, 1, 60, "7/30/60")
     assert (found["pools"]["a"]["jct_max"], found["pools"]["b"]["makespan"]) == (65, 125)
 
 
 def test_sweep_prints_a_table_and_writes_the_curve(four: Path, tmp_path: Path) -> None:
     common = ["sweep", str(four), "--vary", "gpus=1:3:1", "--policies", "fcfs,sjf"]
-    shown = gpuyard(*common, "--out", "s", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    assert "15.5s" in shown.stdout
+    shown = call(*common, "--out", "s", cwd=tmp_path)
+    assert shown.code == 0, shown.err
+    assert "15.5s" in shown.out
     assert {path.name for path in (tmp_path / "s").iterdir()} == {"sweep.csv", "sweep.json", "sweep.png", "sweep.svg"}
-    found = json.loads(gpuyard(*common, "--json", cwd=tmp_path).stdout)
+    found = json.loads(call(*common, "--json", cwd=tmp_path).out)
     assert (found["vary"], found["values"], found["metric"]) == ("gpus", [1, 2, 3], "jct_mean")
     assert [row["jct_mean"] for row in found["results"]][:2] == [15.5, 13.5]
     assert found["results"] == [
@@ -117,37 +111,37 @@ def test_sweep_prints_a_table_and_writes_the_curve(four: Path, tmp_path: Path) -
     ],
 )
 def test_a_mistake_in_a_sweep(arguments: list[str], told: str, four: Path, tmp_path: Path) -> None:
-    done = gpuyard("sweep", four, *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr
+    done = call("sweep", four, *arguments, cwd=tmp_path)
+    assert done.code == 2
+    assert told in done.err
+    assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare", "sweep"])
 def test_it_is_an_error_where_every_job_is_rejected(command: str, tmp_path: Path) -> None:
     (tmp_path / "w.csv").write_text("job,submit,run,gpus\nwide,0,5,9\nwider,1,5,10\n")
     where = ("--vary", "gpus=4,8") if command == "sweep" else ("--gpus", "8")
-    done = gpuyard(command, "w.csv", *where, "--json", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "gpuyard: error: every job was rejected" in done.stderr
-    found = json.loads(done.stdout)  # what is known is still told
+    done = call(command, "w.csv", *where, "--json", cwd=tmp_path)
+    assert done.code == 1
+    assert "gpuyard: error: every job was rejected" in done.err
+    found = json.loads(done.out)  # what is known is still told
     assert [row["rejected"] for row in found.get("results", [found])][:1] == [2]
     if command != "sweep":
-        assert "job wide wants 9 GPUs, the cluster has 8" in done.stderr
+        assert "job wide wants 9 GPUs, the cluster has 8" in done.err
 
 
 def test_one_job_that_runs_is_enough(tmp_path: Path) -> None:
     (tmp_path / "w.csv").write_text("job,submit,run,gpus,deadline\nwide,0,5,9,3\nb,0,5,1,3\n")
-    done = gpuyard("simulate", "w.csv", "--gpus", "8", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "deadlines    2 missed; tardiness 2s on average, 2s at most" in done.stdout
-    ranked = gpuyard("sweep", "w.csv", "--vary", "gpus=4,16", "--metric", "deadline_missed", cwd=tmp_path)
-    assert ranked.returncode == 0, ranked.stderr
+    done = call("simulate", "w.csv", "--gpus", "8", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "deadlines    2 missed; tardiness 2s on average, 2s at most" in done.out
+    ranked = call("sweep", "w.csv", "--vary", "gpus=4,16", "--metric", "deadline_missed", cwd=tmp_path)
+    assert ranked.code == 0, ranked.err
 
 
 def test_nodes_need_both_numbers(four: Path, tmp_path: Path) -> None:
     for arguments in (("simulate", four, "--nodes", "4"), ("trace", "info", four, "--nodes", "4"),
                       ("sweep", four, "--vary", "nodes=4,8")):  # fmt: skip
-        done = gpuyard(*arguments, cwd=tmp_path)
-        assert done.returncode == 2
-        assert "write 4x8 for 4 nodes of 8 GPUs, or 1x4 for one node of 4" in done.stderr
+        done = call(*arguments, cwd=tmp_path)
+        assert done.code == 2
+        assert "write 4x8 for 4 nodes of 8 GPUs, or 1x4 for one node of 4" in done.err

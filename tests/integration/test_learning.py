@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.yard import call
 
 from gpuyard.core.model import Cluster
 from gpuyard.errors import UserError
@@ -175,11 +174,6 @@ def test_the_published_protocol(traces: Path) -> None:
         slowdowns(learned, lublin.take(slice(0, 3000)))
 
 
-def gpuyard(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpuyard", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
-
-
 BUDGET = ("--generations", "2", "--population", "4", "--windows", "6", "--window", "60", "--network", "linear")
 
 
@@ -188,25 +182,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trace of some jobs, and a policy that was trained on it by the command."""
     path = tmp_path_factory.mktemp("learning")
     write_trace(jobs(), str(path / "jobs.csv"))
-    done = gpuyard("learn", "train", "jobs.csv", "--gpus", "8", "--out", "p.json", *BUDGET, "--plot", "c.png", cwd=path)
-    assert done.returncode == 0, done.stderr
-    assert "held out, the slowdown is" in done.stderr
+    done = call("learn", "train", "jobs.csv", "--gpus", "8", "--out", "p.json", *BUDGET, "--plot", "c.png", cwd=path)
+    assert done.code == 0, done.err
+    assert "held out, the slowdown is" in done.err
     assert (path / "c.png").read_bytes().startswith(b"\x89PNG")
     return path
 
 
 def test_what_evaluate_prints(folder: Path) -> None:
-    done = gpuyard("learn", "evaluate", "p.json", "jobs.csv", "--gpus", "8", "--window", "60", "--json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    done = call("learn", "evaluate", "p.json", "jobs.csv", "--gpus", "8", "--window", "60", "--json", cwd=folder)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
     for row in (found, *found["traces"]):
         assert {"ratio", "ratio_low", "ratio_high", "mean_ratio", "best_heuristic", "gate"} <= set(row)
         assert row["gate"] in ("pass", "fail")
         assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
         assert row["gated_ratio"] <= 1.0
-    table = gpuyard("learn", "evaluate", "p.json", "jobs.csv", "--gpus", "8", "--out", "report", cwd=folder)
-    assert table.returncode == 0, table.stderr
-    assert "tuned linear" in table.stdout
+    table = call("learn", "evaluate", "p.json", "jobs.csv", "--gpus", "8", "--out", "report", cwd=folder)
+    assert table.code == 0, table.err
+    assert "tuned linear" in table.out
     assert (folder / "report" / "report.html").is_file()
 
 
@@ -215,17 +209,17 @@ def test_what_is_recorded_is_in_the_file(folder: Path) -> None:
     copy = folder / "copy.json"
     before.save(copy)
     kinds = ("--estimates", "oracle,predicted", "--record")
-    done = gpuyard("learn", "evaluate", copy, "jobs.csv", "--gpus", "8", *kinds, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = call("learn", "evaluate", copy, "jobs.csv", "--gpus", "8", *kinds, cwd=folder)
+    assert done.code == 0, done.err
     assert len(load(str(copy)).gate["traces"]) == 2
     assert load(str(copy)).hash != before.hash
 
 
 def test_it_can_be_simulated_and_compared(folder: Path) -> None:
     policies = ("--policies", "learned:p.json,sjf", "--discipline", "easy")
-    done = gpuyard("compare", "jobs.csv", "--gpus", "8", *policies, "--json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert {row["policy"] for row in json.loads(done.stdout)["results"]} == {"learned:p.json", "sjf"}
+    done = call("compare", "jobs.csv", "--gpus", "8", *policies, "--json", cwd=folder)
+    assert done.code == 0, done.err
+    assert {row["policy"] for row in json.loads(done.out)["results"]} == {"learned:p.json", "sjf"}
 
 
 @pytest.mark.parametrize(
@@ -249,6 +243,6 @@ def test_mistakes_are_told(folder: Path, arguments: tuple[str, ...], says: str) 
     whole = (folder / "p.json").read_text()
     (folder / "broken.json").write_text(whole.replace("7", "6", 1))
     (folder / "old.json").write_text(whole.replace('"features": 1', '"features": 0'))
-    done = gpuyard("learn", *arguments, cwd=folder)
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert says in done.stderr
+    done = call("learn", *arguments, cwd=folder)
+    assert (done.code, "Traceback" in done.err) == (2, False)
+    assert says in done.err

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.yard import call
 
 pytestmark = pytest.mark.slow
-
-
-def gpuyard(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpuyard", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(
@@ -35,9 +29,11 @@ def test_published_allocation(traces: Path, arguments: tuple[str, ...], publishe
     nodes = ("--nodes", openb / "openb_node_list_gpu_node.csv", "--inflate", "1.3")
     allocation = 0.0
     for seed in "01":
-        done = gpuyard("simulate", openb / "openb_pod_list_default.csv", *nodes, *arguments, "--seed", seed, "--json")
-        assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout)
+        done = call(
+            "simulate", openb / "openb_pod_list_default.csv", *nodes, *arguments, "--seed", seed, "--json", cwd=traces
+        )
+        assert done.code == 0, done.err
+        found = json.loads(done.out)
         assert (found["jobs"], found["gpus"], found["placed"] + found["failed"]) == (8152, 6212, found["arrived"])
         assert found["demand"] == pytest.approx(130, abs=0.1)
         assert found["allocation"] + found["fragmentation"] < 100
@@ -56,19 +52,19 @@ def test_published_allocation(traces: Path, arguments: tuple[str, ...], publishe
 def test_mistakes_end_in_a_sentence(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     trace = tmp_path / "four.csv"
     trace.write_text("job,submit,run,gpus\n1,2,6,1\n2,0,8,1\n")
-    done = gpuyard("simulate", trace, *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    done = call("simulate", trace, *arguments, cwd=tmp_path)
+    assert done.code == 2
+    assert message in done.err
+    assert "Traceback" not in done.err
 
 
 def test_filling_for_people(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("job,submit,run,gpus,cpus\n1,2,6,1,2\n2,0,8,2,3\n")
     (tmp_path / "nodes.csv").write_text("node,gpus,cpus\na,2,8\nb,4,16\n")
     arguments = ("--nodes", tmp_path / "nodes.csv", "--inflate", "1.5", "--placement", "fgd", "--out", tmp_path / "out")
-    done = gpuyard("simulate", tmp_path / "jobs.csv", *arguments)
-    assert done.returncode == 0, done.stderr
-    assert "filling 6 simulated GPUs on 2 nodes, placement fgd" in done.stdout
+    done = call("simulate", tmp_path / "jobs.csv", *arguments, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "filling 6 simulated GPUs on 2 nodes, placement fgd" in done.out
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "curve.csv",
         "curve.png",
