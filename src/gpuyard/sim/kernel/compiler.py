@@ -42,19 +42,17 @@ def cache_home() -> Path:
 class _Needed(ast.NodeTransformer):
     """Remove what a run does not need. Removed code is not compiled, and arrays that only it reads are not passed on.
 
-    GPUs are not shared: `site.fine` is false, and all jobs take any GPU. `settled` tells how comparisons with the
-    constants in it end.
+    GPUs are not shared: `site.fine` is false, and all jobs take any GPU. Nothing equals the constants in `absent`.
     """
 
-    def __init__(self, settled: dict[str, bool]) -> None:
-        self._settled = settled
+    def __init__(self, absent: tuple[str, ...]) -> None:
+        self._absent = absent
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         self.generic_visit(node)
-        outcome = self._settled.get(ast.unparse(node.comparators[0]))
-        if outcome is None or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
-            return node
-        return ast.Constant(outcome is isinstance(node.ops[0], ast.Eq))
+        if ast.unparse(node.comparators[0]) in self._absent and isinstance(node.ops[0], ast.Eq | ast.NotEq):
+            return ast.Constant(isinstance(node.ops[0], ast.NotEq))
+        return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         self.generic_visit(node)
@@ -119,28 +117,26 @@ _OF_NUMBERS = frozenset(("isnan", "floor", "nextafter", "maximum", "minimum", "a
 def merged_source(
     modules: tuple[ModuleType, ...],
     entry: str,
-    settled: tuple[tuple[str, bool], ...] = (),
+    absent: tuple[str, ...] = (),
     *,
     whole_arrays: bool = False,
 ) -> str:
     """What `entry` needs of the modules, in one; this text and its machine code are kept on disk.
 
-    Named tuples stay those of the modules, since callers make them. Bins are nodes throughout. `settled`: how
-    comparisons with constants end, where that is known; code that is never reached is left out. `whole_arrays`: whether
-    functions compute with arrays as a whole, not number by number.
+    Named tuples stay those of the modules, since callers make them. Bins are nodes throughout. `absent`: constants
+    that nothing equals; code that is never reached is left out. `whole_arrays`: whether functions compute with arrays
+    as a whole, not number by number.
     """
     given = "\n".join(Path(str(one.__file__)).read_text() for one in (sys.modules[__name__], *modules))
-    path = path_of("merged", f"{given}{entry}{settled}{whole_arrays}")
+    path = path_of("merged", f"{given}{entry}{absent}{whole_arrays}")
     if path.is_file():
         return path.read_text()
-    source = _merge(modules, entry, settled, whole_arrays)
+    source = _merge(modules, entry, absent, whole_arrays)
     _written(path, source)
     return source
 
 
-def _merge(
-    modules: tuple[ModuleType, ...], entry: str, settled: tuple[tuple[str, bool], ...], whole_arrays: bool
-) -> str:
+def _merge(modules: tuple[ModuleType, ...], entry: str, absent: tuple[str, ...], whole_arrays: bool) -> str:
     header = [
         "from __future__ import annotations",
         "import numba",
@@ -157,7 +153,7 @@ def _merge(
             elif isinstance(node, ast.FunctionDef):
                 if node.name in functions:
                     raise Bug(f"two of {', '.join(one.__name__ for one in modules)} have a function {node.name}")
-                functions[node.name] = _Needed(dict(settled)).visit(_without_docstring(node))
+                functions[node.name] = _Needed(absent).visit(_without_docstring(node))
             elif not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("gpuyard", "__future__"))):
                 constants.append(node)
     needed = reachable(entry, functions)

@@ -83,16 +83,15 @@ def entry_for(planner: OrderedPlanner) -> str:
     return "run_in_order" if planner.discipline in ("strict", "skip", "commit") else "run_backfilling"
 
 
-Variant = tuple[str, tuple[tuple[str, bool], ...]]
-"""A compiled driver: its entry, and how comparisons with rarely needed constants end in it."""
+Variant = tuple[str, bool]
+"""A compiled driver: its entry, and whether it can do what few runs need."""
+_RARE = ("CONSERVATIVE", "RANDOM", "DRAW")  # constants whose code is left out where a run needs none of them
 
 
 def variant_for(planner: OrderedPlanner) -> Variant:
     policy = planner.policy
-    settled = {"CONSERVATIVE": planner.discipline == "conservative", "RANDOM": planner.code == RANDOM}
-    if "draw" not in {*policy.columns, *(policy.next_change.columns if policy.next_change else ())}:
-        settled["DRAW"] = False
-    return entry_for(planner), tuple(settled.items())
+    draws = "draw" in {*policy.columns, *(policy.next_change.columns if policy.next_change else ())}
+    return entry_for(planner), draws or planner.discipline == "conservative" or planner.code == RANDOM
 
 
 @cache
@@ -101,8 +100,9 @@ def loop(variant: Variant) -> Any:
 
 
 def _source(variant: Variant) -> str:
-    entry, settled = variant
-    return compiler.merged_source(SCORING_MODULES if entry == SCORING_ENTRY else MODULES, entry, settled)
+    entry, complete = variant
+    modules = SCORING_MODULES if entry == SCORING_ENTRY else MODULES
+    return compiler.merged_source(modules, entry, () if complete else _RARE)
 
 
 _ON_DISK: set[Variant] = set()
