@@ -84,14 +84,19 @@ chaos: $(VENV)/.installed-dev
 	GPUYARD_CHAOS_KILLS=$${GPUYARD_CHAOS_KILLS:-200} $(BIN)/python -m pytest -s tests/chaos/test_random_kills.py $(ARGS)
 
 $(VENV)/.installed: pyproject.toml
+	$(call install,.)
+
+# It brings what the demo needs as well: one run of pip, not two.
+$(VENV)/.installed-dev: pyproject.toml
+	$(call install,.[dev])
+	touch $(VENV)/.installed $@
+
+define install
 	$(PYTHON) -c 'import sys; sys.exit("gpuyard needs Python 3.11 or newer; try make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '$(1)'
 	touch $@
-
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	touch $@
+endef
 
 clean:
 	rm -rf $(VENV) demo-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

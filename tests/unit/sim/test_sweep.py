@@ -88,11 +88,11 @@ def test_settings_concern_the_policies_that_have_them(trace: Trace) -> None:
     assert rows_of(trace, "power=1,2", ["wfp3:power=9@easy"])[2.0, "wfp3:power=9@easy"] == alone(
         trace, "wfp3:power=2@easy"
     )
-    assert rows_of(trace, "rr.quantum=5,50", ["rr", "srtf"])[50.0, "rr"] == alone(trace, "rr:quantum=50")
+    assert rows_of(trace, "rr.quantum=300,900", ["rr", "srtf"])[900.0, "rr"] == alone(trace, "rr:quantum=900")
 
 
 def test_options_of_the_simulation_can_be_varied(trace: Trace) -> None:
-    assert rows_of(trace, "quantum=5,50", ["rr"])[50.0, "rr"] == alone(trace, "rr", options=Options(quantum=50))
+    assert rows_of(trace, "quantum=300,900", ["rr"])[900.0, "rr"] == alone(trace, "rr", options=Options(quantum=900))
     costs = rows_of(trace, "restart-cost=0,7/30/60", ["srtf", "fcfs"])
     assert costs["7/30/60", "srtf"] == alone(trace, "srtf", options=Options(restart_cost=(7.0, 30.0, 60.0)))
     rounds = rows_of(trace, "round=0,60", ["fcfs"])
@@ -109,7 +109,7 @@ def test_what_an_axis_does_not_concern_is_simulated_once(trace: Trace, monkeypat
         return run_all(trace, tasks, *rest, **options)
 
     monkeypatch.setattr(module, "run_all", counting)
-    rows_of(trace, "quantum=5,10,20", ["rr", "fcfs", "sjf"])
+    rows_of(trace, "quantum=300,600,900", ["rr", "fcfs", "sjf"])
     assert counts == [3 + 1 + 1]
 
 
