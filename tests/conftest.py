@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,7 +32,8 @@ _SYSTEM = ("browser", "kube", "root", "prometheus", "program")
 """Who has one of these markers is `system` as well, and runs by `make test-system`: it needs more than Python."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     for item in items:
         folder = item.path.relative_to(REPOSITORY).parts[1]
         fixtures = getattr(item, "fixturenames", ())
@@ -41,6 +42,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(str(marker))
         if any(item.get_closest_marker(name) for name in _SYSTEM):
             item.add_marker("system")
+    yield  # tests that are not wanted are left out
+    items[:] = _slow_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def _slow_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Each worker is given a stretch of the tests, and takes over from others when it is done: so none must be long
+    at the end."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    rest = [item for item in items if not item.get_closest_marker("slow")]
+    return [
+        item
+        for number in range(workers)
+        for some in (slow, rest)
+        for item in some[number * len(some) // workers : (number + 1) * len(some) // workers]
+    ]
 
 
 @pytest.fixture(scope="session")
