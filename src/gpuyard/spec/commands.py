@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*[a-z]?")
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
@@ -14,6 +14,9 @@ _SIMPLE = re.compile(r"""(?![^\s'"]*=)(?:[\w \t./:,@%+='"-]|\{id\})+""")
 _WRAPPERS = frozenset(
     ("env", "nice", "nohup", "time", "timeout", "stdbuf", "torchrun", "accelerate", "deepspeed", "uv", "conda")
 )
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+"""Modules that run another script or module."""
+_INTERPRETERS = ("Rscript", "julia", "node", "perl", "ruby", "lua")
 _SCRIPT = re.compile(r".+\.(?:py|pyz|sh|bash|zsh|r|R|jl|pl|rb|js|lua)")
 
 
@@ -73,3 +76,86 @@ def code_at(command: Sequence[str]) -> int:
         if not word.startswith("-"):
             return 0
     return 0
+
+
+LONGEST_NAME = 200
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_PREPARE = frozenset((
+    "cd", "export", "source", ".", "set", "unset", "ulimit", "umask", "mkdir", "module", "trap", "eval", "echo", "test",
+    "[", "true", ":", "sleep", "for", "case", "if", "while", "until", "done", "fi", "esac", "function",
+))  # fmt: skip
+"""What stands before a shell's real work, or around it."""
+_BEFORE = ("do", "then", "else", "exec", "!", "{", "time")
+
+
+def default_name(command: Sequence[str]) -> str:
+    """What a job is called if nobody says: its script, its module, or else its program; not the interpreter of these.
+
+    Of `sh -c TEXT`, the first program that does more than prepare. Bytes that are not UTF-8 are replaced, for SQLite.
+    """
+    return os.fsencode(_named(list(command)) or "job").decode(errors="replace")[:LONGEST_NAME]
+
+
+def is_default_name(name: str, command: Sequence[str]) -> bool:
+    """Whether nobody gave the name; jobs of former versions were called by their first word."""
+    return bool(command) and name in (default_name(command), os.path.basename(command[0]))
+
+
+def _named(words: Sequence[str], depth: int = 4) -> str:
+    if not words or not depth:
+        return os.path.basename(words[0]) if words else ""
+    program, code = program_of(words[0]), code_at(words)
+    if program in _WRAPPERS:
+        return _named(_wrapped(words), depth - 1) or program
+    if code and program in SHELLS:
+        return next((_named(one, depth - 1) for one in _programs(words[code + 1 :])), program)
+    if code:
+        return f"{program} -c"
+    at, module = first_argument(words) if program == "python" or program in SHELLS else (0, False)
+    if module and words[at] in _LAUNCHERS:
+        return _named(_wrapped(words[at:]), depth - 1) or words[at]
+    if module:
+        return words[at]
+    if program in _INTERPRETERS:
+        at = next((at for at, word in enumerate(words) if at and _SCRIPT.fullmatch(word)), 0)
+    return os.path.basename(words[at].rstrip("/")) or program
+
+
+def _wrapped(words: Sequence[str]) -> Sequence[str]:
+    """The command within `env A=1 nice python train.py`, or `torchrun --nproc-per-node 2 train.py`."""
+    rest = words[1:]
+    for at, word in enumerate(rest):
+        if program_of(word) == "python" or program_of(word) in SHELLS or program_of(word) in _WRAPPERS:
+            return rest[at:]
+        if word == "-m" and at + 1 < len(rest):
+            return ["python", *rest[at:]]
+        if _SCRIPT.fullmatch(word) and not word.startswith("-"):
+            return rest[at:]
+    return next((rest[at:] for at, word in enumerate(rest) if _is_program(word)), ())
+
+
+def _is_program(word: str) -> bool:
+    return not (
+        word.startswith("-") or word[:1].isdecimal() or word in ("run", "launch") or _ASSIGNMENT.fullmatch(word)
+    )
+
+
+def _programs(texts: Sequence[str]) -> Iterator[list[str]]:
+    """The programs of a shell's text with their arguments; first those that do more than prepare."""
+    found: list[list[str]] = [[]]
+    for line in texts[0].splitlines() if texts else ():
+        for word in [*_shell_words(line), ";"]:
+            if set(word) <= set("();<>|&"):
+                found.append([])
+            elif found[-1] or not (_ASSIGNMENT.fullmatch(word) or word in _BEFORE):
+                found[-1].append(word)
+    commands = [one for one in found if one]
+    yield from (one for one in commands if one[0] not in _PREPARE)
+    yield from commands[:1]
+
+
+def _shell_words(line: str) -> list[str]:
+    try:
+        return list(shlex.shlex(line, posix=True, punctuation_chars=True))
+    except ValueError:  # a quote that ends on another line
+        return line.split()

@@ -78,11 +78,11 @@ FIELDS: tuple[JobField, ...] = (
         dialog=DialogEntry(4, "Memory of each GPU", "6G to share it, auto: as measured; empty: whole GPUs"),
     ),
     JobField(
-        name="name", kind=TEXT, longest=200, description="The command's own, if not said.",
-        option=Option(("--name", "-n", "--job-name", "-J"), "What to call the job (its program).", "NAME"),
+        name="name", kind=TEXT, longest=200, description="By default its script, module or program.",
+        option=Option(("--name", "-n", "--job-name", "-J"), "What to call the job (its script or program).", "NAME"),
         slurm="job-name", while_running=True, editor=1,
         form=FormEntry(
-            group=MAIN, place=2, label="Name", hint="What to call it; the program's name if empty.", example="baseline"
+            group=MAIN, place=2, label="Name", hint="What to call it; its script if empty.", example="baseline"
         ),
         dialog=DialogEntry(8, "Name", "what to call it"),
     ),

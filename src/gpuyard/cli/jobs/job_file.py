@@ -18,6 +18,7 @@ from gpuyard.cli.jobs.job_options import Options
 from gpuyard.cli.jobs.submit import Request
 from gpuyard.errors import UserError, suggest
 from gpuyard.spec.batch_files import MOST, Filling, Parameters, combinations, merged, together
+from gpuyard.spec.commands import default_name
 from gpuyard.spec.fields import FIELD, FIELDS
 from gpuyard.spec.job_field import JobField
 from gpuyard.spec.kinds import SWITCH, VARIABLES, Moment
@@ -254,7 +255,7 @@ def _entry(path: str, node: yaml.Node, common: Mapping[str, Any], given: Request
     merged = {**{name: value for name, value in common.items() if name not in _OWN}, **found}
     if isinstance(command, str):
         words = ["/bin/sh", "-c", command]
-        merged.setdefault("name", os.path.basename(command.split()[0]) if command.split() else None)
+        merged.setdefault("name", default_name(words))  # other jobs of the file may follow it by that
     else:
         words = command if command is not None else [str(script), *(args or ())]
     options = given.over(Options(**merged))

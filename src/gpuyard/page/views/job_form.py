@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from gpuyard.errors import UserError
 from gpuyard.page.views import shell_syntax
 from gpuyard.page.views.shell_syntax import split
 from gpuyard.spec import kinds
+from gpuyard.spec.commands import is_default_name
 from gpuyard.spec.fields import FIELDS, HOME, MOST_SECONDS
 from gpuyard.spec.job_field import JobField
 from gpuyard.spec.kinds import Moment as Moment
@@ -229,10 +229,6 @@ def errors_by_field(detail: str, errors: list[dict[str, str]]) -> dict[str, str]
     return found
 
 
-def program(command: list[str]) -> str:
-    return os.path.basename(command[0]) if command else ""
-
-
 _FIRST = (
     "gpus", "gpu_memory", "profile", "oom_retries", "thread_percentage", "from", "time", "estimate", "name", "priority",
     "tags", "begin", "deadline", "dependency", "array", "retries", "retry_delay", "signal", "grace", "directory",
@@ -350,7 +346,7 @@ def _text(field: JobField, value: Any, job: dict[str, Any]) -> str:
         return f"{value}@{kinds.DURATION.format(job['notice'])}"
     unsaid = (
         value == _USUAL.get(field.name, field.default)
-        or (field.name == "name" and value == program(job["command"]))
+        or (field.name == "name" and is_default_name(value, job["command"]))
         or (field.name == "estimate" and value == job["time_limit"])
         or (field.name == "retry_delay" and not job["retries"])
     )
