@@ -54,6 +54,7 @@ class Commands(LazyGroup):
             "retry": Entry(
                 "jobs.edit:retry", "Queue a job that is over once more; of an array, the tasks that did not succeed."
             ),
+            "requeue": Entry("jobs.edit:requeue", "Stop a running job, and let it wait again; it keeps its id."),
             "wait": Entry("jobs.logs:wait", "Wait until jobs are over; the exit code tells how they ended."),
             "progress": Entry("jobs.progress:progress", "Tell from inside a job how far it is."),
             "show": Entry(

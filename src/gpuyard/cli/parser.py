@@ -54,7 +54,16 @@ class QuickCommand(TyperCommand):
         """Parse the line, and keep it: typer does not say whether -- was given."""
         ctx.meta["gpuyard.line"] = list(args)
         known = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
-        return super().parse_args(ctx, completed(args, known, "" if "--param-file" in known else USUAL))
+        try:
+            return super().parse_args(ctx, completed(args, known, "" if "--param-file" in known else USUAL))
+        except Exception as error:  # by what it has: some versions of typer bring their own click
+            if "--gpus" not in known or not (flag := getattr(error, "option_name", "")):
+                raise
+            from gpuyard.cli.jobs.job_script import word_for
+
+            if not (answer := word_for(flag, args)):
+                raise
+            raise UserError(answer) from None
 
     def get_params(self, ctx: Any) -> list[Any]:
         return [_quick(parameter) for parameter in super().get_params(ctx)]

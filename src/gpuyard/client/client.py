@@ -192,6 +192,10 @@ class Client(EventCalls, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Bat
         """Release a held job."""
         return cast(Job, self._ask("POST", f"{_of(id)}/release", {}))
 
+    def requeue(self, id: str) -> Job:
+        """Ask a running job to end, after which it waits again."""
+        return cast(Job, self._ask("POST", f"{_of(id)}/requeue", {}))
+
     def acquire(self, gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
         """Like `gpuyard.acquire`, at this daemon."""
         own = of_this_job(gpus, terms.get("from_"))

@@ -97,7 +97,8 @@ FIELDS: tuple[JobField, ...] = (
         dialog=DialogEntry(1, "Priority", "higher runs first"),
     ),
     JobField(
-        name="time_limit", kind=DURATION, above=0, most=MOST_SECONDS, description="Seconds it may take.",
+        name="time_limit", kind=DURATION, above=0, most=MOST_SECONDS, needs_unit=True,
+        description="Seconds it may take.",
         option=Option(("--time", "--time-limit", "-t"), "End it after that, as in 90m.", "TIME"),
         while_running=True, editor=8, show=ShowLine(2, "Time limit"),
         form=FormEntry(

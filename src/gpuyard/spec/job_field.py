@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
+from gpuyard.errors import UserError
 from gpuyard.spec.kinds import SIGNAL, Kind, Moment
 from gpuyard.units import parse_signal
 
+_BARE = re.compile(r"\d+(?:\.\d*)?|\.\d+")
 MOST_INDEX = 1_000_000
 """No machine has as many GPUs."""
 
@@ -83,6 +86,8 @@ class JobField(NamedTuple):
     """Whether a time must not have passed already."""
     unit: str = ""
     """If not that of its kind."""
+    needs_unit: bool = False
+    """Whether a bare number is refused, because Slurm's users mean minutes by it, and others seconds."""
 
     option: Option | None = None
     keys: tuple[str, ...] = ()
@@ -156,9 +161,14 @@ class JobField(NamedTuple):
     def blank(self) -> Any:
         return self.default if self.taken_back == "none" else self.kind.parse(self.taken_back, Moment(0.0))
 
+    def parse(self, text: str, moment: Moment) -> Any:
+        if self.needs_unit and _BARE.fullmatch(text.strip()) and float(text):
+            raise UserError(f"{self.flag} {text}: {text}m or {text}s? Write the unit; only #SBATCH lines mean minutes")
+        return self.kind.parse(text, moment)
+
     def read(self, text: str, moment: Moment) -> dict[str, Any]:
         """What a text says, as JSON has it: a signal may bring a notice with it."""
         if self.kind is not SIGNAL:
-            return {self.name: self.kind.parse(text, moment)}
+            return {self.name: self.parse(text, moment)}
         signal, notice = parse_signal(text)
         return {"signal": signal} | ({} if notice is None else {"notice": notice})

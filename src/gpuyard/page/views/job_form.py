@@ -19,7 +19,7 @@ from gpuyard.spec.fields import FIELDS, HOME, MOST_SECONDS
 from gpuyard.spec.job_field import JobField
 from gpuyard.spec.kinds import Moment as Moment
 from gpuyard.spec.times import is_relative, parse_when
-from gpuyard.units import format_duration, format_size, parse_duration
+from gpuyard.units import format_duration, format_size
 
 Form = Mapping[str, str | bool]
 RequestBody = dict[str, Any]
@@ -130,7 +130,7 @@ def _number(field: JobField, text: str, moment: Moment) -> RequestBody:
 
 
 def _seconds(field: JobField, text: str, moment: Moment) -> RequestBody:
-    seconds, most = parse_duration(text), field.most or math.inf
+    seconds, most = field.parse(text, moment), field.most or math.inf
     if seconds < 0 or (not seconds and field.above is not None):
         raise UserError("it must be more than 0; leave it empty if there is none")
     if not seconds <= most:
