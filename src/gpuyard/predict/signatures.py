@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from gpuyard.spec.commands import SHELLS, code_at, program_of, script_of, without_shell
+from gpuyard.spec.notation import SHELLS, code_at, program_of, script_of, without_shell
 
 
 def _named(text: str) -> frozenset[str]:

@@ -32,7 +32,7 @@ from gpuyard.server.paths import API
 from gpuyard.server.responses import reply
 from gpuyard.server.routes.submissions import Submission
 from gpuyard.server.tasks import STATES
-from gpuyard.spec.commands import script_of
+from gpuyard.spec.notation import script_of
 from gpuyard.spec.work import Work
 
 

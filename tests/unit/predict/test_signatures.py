@@ -10,7 +10,7 @@ import pytest
 
 from gpuyard.daemon.jobs.fingerprints import MOST, Fingerprints
 from gpuyard.predict.signatures import epochs_of, overridden, shown, sign
-from gpuyard.spec.commands import script_of
+from gpuyard.spec.notation import script_of
 
 
 @pytest.mark.parametrize(

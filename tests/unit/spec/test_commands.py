@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from gpuyard.spec.commands import LONGEST_NAME, default_name, is_default_name
+from gpuyard.spec.notation import LONGEST_NAME, default_name, is_default_name
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from gpuyard.cli.jobs.job_options import Options
 from gpuyard.cli.jobs.submit import Request
 from gpuyard.errors import UserError, suggest
 from gpuyard.spec.batch_files import MOST, Filling, Parameters, combinations, merged, together
-from gpuyard.spec.commands import default_name
 from gpuyard.spec.fields import FIELD, FIELDS
 from gpuyard.spec.job_field import JobField
-from gpuyard.spec.kinds import SWITCH, VARIABLES, Moment
+from gpuyard.spec.kinds import VARIABLES, Moment
+from gpuyard.spec.notation import default_name
 
 
 class _Place:
@@ -292,8 +292,7 @@ def _value(path: str, key: str, field: JobField, node: yaml.Node) -> Any:
     try:
         return kind.parse(text, Moment(0.0))
     except UserError:
-        expected = "true or false" if kind is SWITCH else "a number"
-        raise UserError(f"{at(path, node)}: {key} is {expected}, not '{text}'") from None
+        raise UserError(f"{at(path, node)}: {field.complaint(text, key)}") from None
 
 
 def _words(path: str, node: yaml.Node) -> str | list[str]:

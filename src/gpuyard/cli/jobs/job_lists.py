@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,7 +84,7 @@ def print_jobs(jobs: Columns, now: float, shown: int, commands: Mapping[str, str
     from gpuyard.cli.terminal.text_table import how_far, indices, print_table, share, span
 
     starts, ends = jobs["started"], jobs["ended"]
-    columns = (
+    columns: tuple[Iterable[str], ...] = (
         jobs["id"],
         [name or "-" for name in jobs["name"]],
         jobs["user"],

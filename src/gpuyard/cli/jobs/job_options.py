@@ -156,7 +156,7 @@ def _read(field: JobField, value: Any) -> dict[str, Any]:
     if field.kind is INSTANT:
         return {field.name: _instant(field, value)}
     if field.kind is CHOICE and value not in field.choices:
-        raise UserError(f"{field.flag} is {' or '.join(field.choices)}, not {value}")
+        raise UserError(field.complaint(value))
     return field.read(value, Moment(0.0))
 
 

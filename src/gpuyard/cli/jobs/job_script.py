@@ -39,7 +39,7 @@ _ALIASES = {"tasks-per-node": "ntasks-per-node"}
 _TASKS = ("ntasks", "ntasks-per-node")
 _SILENT = ("quiet", "verbose", "parsable", "get-user-env", "contiguous", "threads-per-core", "hint", "wrap")
 _WHY = {
-    "host memory is not managed here; --gpu-memory is that of a GPU": ("mem", "mem-per-cpu", "mem-per-gpu", "mem-bind"),
+    "host memory is not managed here": ("mem", "mem-per-cpu", "mem-per-gpu", "mem-bind"),
     "CPU cores are not managed here": (
         "cpus-per-gpu", "mincpus", "cores-per-socket", "sockets-per-node", "extra-node-info", "core-spec",
     ),

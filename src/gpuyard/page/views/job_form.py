@@ -14,10 +14,10 @@ from gpuyard.errors import UserError
 from gpuyard.page.views import shell_syntax
 from gpuyard.page.views.shell_syntax import split
 from gpuyard.spec import kinds
-from gpuyard.spec.commands import is_default_name
 from gpuyard.spec.fields import FIELDS, HOME, MOST_SECONDS
 from gpuyard.spec.job_field import JobField
 from gpuyard.spec.kinds import Moment as Moment
+from gpuyard.spec.notation import is_default_name
 from gpuyard.spec.times import is_relative, parse_when
 from gpuyard.units import format_duration, format_size
 
@@ -117,15 +117,13 @@ def _plain(field: JobField, text: str, moment: Moment) -> RequestBody:
 
 
 def _number(field: JobField, text: str, moment: Moment) -> RequestBody:
-    least, most, form = field.least, field.most, field.form
-    complaint = form.complaint.format(text=text, least=least, most=most) if form else ""
-    asks = (form.asks if form else "") or "a number"
+    least, most = field.least, field.most
     try:
-        number = field.kind.parse(text.removesuffix("%") if field.unit == "percent" else text, moment)
-    except UserError as error:
-        raise UserError(complaint or f"{error}; write {asks}, as in {max(least or 0, 2)}") from None
+        number = field.parse(text.removesuffix("%") if field.unit == "percent" else text, moment)
+    except UserError:
+        raise UserError(field.complaint(text, "it")) from None
     if not (-math.inf if least is None else least) <= number <= (math.inf if most is None else most):
-        raise UserError(complaint or f"{asks} is a number from {least} to {most:,}, not {text}")
+        raise UserError(field.complaint(text, "it"))
     return {field.name: number}
 
 
@@ -148,7 +146,7 @@ def _instant(field: JobField, text: str, moment: Moment) -> RequestBody:
 
 def _choice(field: JobField, text: str, moment: Moment) -> RequestBody:
     if text not in field.choices:
-        raise UserError(f"it is {' or '.join(field.choices)}")
+        raise UserError(field.complaint(text, "it"))
     return {field.name: text}
 
 
@@ -158,8 +156,7 @@ def _words(field: JobField, text: str, moment: Moment) -> RequestBody:
         raise UserError(f"these are {len(words)} words; write {field.most_items} at most")
     for word in words:
         if field.choices and word not in field.choices:
-            assert field.form is not None
-            raise UserError(field.form.complaint.format(text=word, choices=", ".join(field.choices)))
+            raise UserError(field.complaint(word, "it"))
     return {field.name: words}
 
 

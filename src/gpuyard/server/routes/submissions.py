@@ -36,9 +36,8 @@ from gpuyard.server.request_fields import (
     declared,
     request_type,
 )
-from gpuyard.spec.commands import default_name, is_default_name
 from gpuyard.spec.fields import FIELDS
-from gpuyard.spec.notation import parse_array
+from gpuyard.spec.notation import default_name, is_default_name, parse_array
 from gpuyard.spec.work import DEFAULTS, Work
 from gpuyard.units import check_signal
 
