@@ -46,14 +46,14 @@ def test_the_order_follows_a_changed_priority(yard: Yard) -> None:
 def test_a_running_job_can_have_another_limit(yard: Yard) -> None:
     id = yard.submit("--time", "1h", "--grace", "0", "--", *ENDLESS)
     until(lambda: yard.client.job(id)["started_at"])
-    done = yard("edit", id, "--time", "0.1", "--name", "short", "--priority", "3")
+    done = yard("edit", id, "--time", "0.1s", "--name", "short", "--priority", "3")
     assert done.code == 0, done
     job = yard.wait(id)
     assert (job["state"], job["name"], job["priority"]) == ("timeout", "short", 3)
 
 
 def test_a_limit_that_is_taken_back_ends_nobody(yard: Yard) -> None:
-    id = yard.submit("--time", "0.6", "--", *ENDLESS)
+    id = yard.submit("--time", "0.6s", "--", *ENDLESS)
     until(lambda: yard.client.job(id)["started_at"])
     assert yard("edit", id, "--time", "none").code == 0
     time.sleep(0.8)

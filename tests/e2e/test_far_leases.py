@@ -135,8 +135,8 @@ def test_a_restart_begins_to_count_anew(own_yard: Yard) -> None:
 def test_what_cannot_be_asked_for(yard: Yard) -> None:
     job = yard.submit("--hold", "--", "true")
     for path, body, status, said in (
-        ("/leases", {"heartbeat": 4}, 422, "heartbeat: Input should be greater than or equal to 5"),
-        ("/leases", {"heartbeat": 1e9}, 422, "heartbeat: Input should be less than or equal to 3600"),
+        ("/leases", {"heartbeat": 4}, 422, "heartbeat: must be a number of 5 or more, as in 5"),
+        ("/leases", {"heartbeat": 1e9}, 422, "heartbeat: must be a number of at most 3600"),
         ("/leases", {"heartbeat": 60, "holder": 1}, 422, "has no process; leave holder and interactive out"),
         ("/leases/987654/heartbeat", None, 404, "there is no job 987654"),
         (f"/leases/{job}/heartbeat", None, 409, f"job {job} is no lease"),

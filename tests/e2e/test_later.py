@@ -66,7 +66,7 @@ def test_retries_are_for_failures_only(yard: Yard) -> None:
     until(lambda: yard.client.job(cancelled)["started_at"])
     yard("cancel", cancelled, "--grace", "0")
     assert yard.wait(cancelled)["state"] == "cancelled"
-    slow = yard.submit("--retries", "3", "--retry-delay", "0", "--time", "0.2", "--grace", "0", "--", "sleep", "1000")
+    slow = yard.submit("--retries", "3", "--retry-delay", "0", "--time", "0.2s", "--grace", "0", "--", "sleep", "1000")
     assert yard.wait(slow)["state"] == "timeout"
     good = yard.submit("--retries", "3", "--", "true")
     assert [yard.wait(id)["attempt"] for id in (cancelled, slow, good)] == [1, 1, 1]

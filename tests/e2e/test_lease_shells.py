@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import shutil
@@ -67,25 +68,21 @@ read line
 """
 
 
-def test_a_shell_that_waits_for_its_own_lease_is_told(program: Yard) -> None:
-    loop = "for n in 1 2; do X=$(gpuyard acquire --gpus 3) sh -c 'echo $X'; done"
-    with killed_in_the_end(shell(program, "bash", "-c", loop)) as process:
-        _waits_for_its_own(program, process)
+OWN = """
+gpuyard acquire --gpus 3 --json
+gpuyard acquire --gpus 3 && exit 9
+{python} -c 'import gpuyard; gpuyard.acquire(gpus=3)' && exit 9
+exit 0
+"""
 
 
-def _waits_for_its_own(program: Yard, process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.readline() == "0,1,2\n"
-    first = next(job["id"] for job in program.client.jobs(state="running") if job.get("pid") == process.pid)
-    told = f"holds lease {first} on GPU 0, 1, 2 already; gpuyard release {first} gives it back\n"
-    assert "waits: needs 3 GPUs" in process.stderr.readline()
-    assert process.stderr.readline() == f"this shell (pid {process.pid}) {told}"
-    waits = next(job["id"] for job in program.client.jobs(state="queued") if job.get("pid") == process.pid)
-    assert f"Its own holder {told.strip()}." in program("explain", waits).out
-    assert f"job {first}: given back" in program("release", first).err
-    assert (program.client.job(first)["state"], program.client.job(first)["reason"]) == ("succeeded", "given back")
-    assert process.communicate(timeout=PATIENCE)[0] == "0,1,2\n"
+def test_who_would_wait_for_its_own_lease_is_refused_with_the_holder_named(program: Yard) -> None:
+    process = shell(program, "bash", "-c", OWN.format(python=sys.executable))
+    out, err = process.communicate(timeout=PATIENCE)
+    id = json.loads(out)["id"]
+    told = f"holds lease {id} on GPU 0, 1, 2 already; gpuyard release {id} gives it back; CUDA_VISIBLE_DEVICES=0,1,2"
+    assert f"would wait for itself, so it was given up: this shell (pid {process.pid}, bash) {told}" in err
+    assert f"would wait for itself, so it was given up: a process above (pid {process.pid}, bash) {told}" in err
 
 
 @pytest.mark.parametrize("name", ["bash", "dash", pytest.param("zsh", marks=pytest.mark.program)])

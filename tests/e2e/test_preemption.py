@@ -131,7 +131,7 @@ def test_least_attained_service_lets_newcomers_go_first(own_yard: Yard) -> None:
 def test_a_time_limit_is_announced(own_yard: Yard) -> None:
     own_yard.serve()
     script = "trap 'echo saved; exit 0' USR1; while :; do sleep 0.02; done"
-    told = own_yard.submit("--time", "1000", "--signal", "USR1@999.5", "--", "sh", "-c", script)
+    told = own_yard.submit("--time", "1000s", "--signal", "USR1@999.5", "--", "sh", "-c", script)
     assert own_yard.wait(told)["state"] == "succeeded"  # it was asked, and ended by itself
     assert own_yard.client.log(told).data.endswith(b"saved\n")
 
@@ -146,6 +146,6 @@ def test_a_time_limit_is_announced(own_yard: Yard) -> None:
     ],
 )
 def test_signals_that_make_no_sense(yard: Yard, signal: str, message: str) -> None:
-    done = yard("submit", "--preemptible", "--time", "60", "--signal", signal, "--", "true")
+    done = yard("submit", "--preemptible", "--time", "60s", "--signal", signal, "--", "true")
     assert done.code == 2
     assert message in done.err

@@ -99,8 +99,12 @@ def test_a_job_that_is_not_there_is_told(yard: Yard, arguments: list[str]) -> No
     assert "there is no job 999999" in done.err
 
 
-def test_a_command_that_is_missing_fails_with_the_reason(yard: Yard) -> None:
-    job = yard.wait(yard.submit("--", "no-such-command-anywhere"))
+def test_a_command_that_is_missing_is_told_at_once_or_fails_with_the_reason(yard: Yard) -> None:
+    refused = yard("submit", "--", "no-such-command-anywhere")
+    assert (refused.code, refused.out) == (2, "")
+    assert "there is no program no-such-command-anywhere on the PATH" in refused.err
+    first = yard.submit("--", "true")
+    job = yard.wait(yard.submit("-d", f"afterany:{first}", "--", "no-such-command-anywhere"))
     assert (job["state"], job["exit_code"]) == ("failed", 127)
     assert job["reason"] == "command not found: no-such-command-anywhere"
 
@@ -108,7 +112,7 @@ def test_a_command_that_is_missing_fails_with_the_reason(yard: Yard) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "arguments", "told"),
     [
-        ("train.sbatch", "#!/bin/sh\n", ["trian.sbatch"], "no file here, called trian.sbatch; did you mean 'train.sb"),
+        ("train.sbatch", "#!/bin/sh\n", ["trian.sbatch"], "no file here; did you mean 'train.sb"),
         ("train.py", "print()\n", ["train.py"], "write: gpuyard submit -- python train.py (or chmod +x train.py"),
         ("train.py", "print()\n", ["./train.py"], "./train.py is not executable"),
         ("some.yaml", "jobs: []\n", ["some.yaml"], "gpuyard submit --file some.yaml"),

@@ -80,7 +80,7 @@ def _command(pid: str) -> str:
 
 
 def test_a_job_that_runs_too_long_is_ended(yard: Yard) -> None:
-    job = yard.wait(yard.submit("--time", "0.2", "--", *ENDLESS))
+    job = yard.wait(yard.submit("--time", "0.2s", "--", *ENDLESS))
     assert (job["state"], job["reason"]) == ("timeout", "ran out of time: its limit was 0.2s")
 
 

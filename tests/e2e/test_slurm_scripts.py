@@ -113,7 +113,7 @@ def test_a_checkpoint_that_is_gone_on_from(yard: Yard, here: Path) -> None:
     id, warnings = submitted(yard, "07-checkpoint.sh")
     assert warnings == []
     until(lambda: (here / "resume.out").exists() and "training" in (here / "resume.out").read_text())
-    assert yard("edit", id, "--time", "60.1").code == 0  # it is told 60 s before: now
+    assert yard("edit", id, "--time", "60.1s").code == 0  # it is told 60 s before: now
     assert yard.wait(id)["state"] == "succeeded"
     assert (here / "checkpoint.txt").read_text() == "epoch 7\n"
     id, _ = submitted(yard, "07-checkpoint.sh")
@@ -205,7 +205,7 @@ def test_the_command_line_goes_before_our_lines_and_these_before_slurms(yard: Ya
         ("#SBATCH word", "mine.sh:2: #SBATCH word: this is no option"),
         ("#SBATCH --array=9-1", "goes backwards"),
         ("#GPUYARD --gpu 2", "mine.sh:2: No such option: --gpu"),
-        ("#GPUYARD --gpus two", "mine.sh:2: Invalid value for '--gpus'"),
+        ("#GPUYARD --gpus two", "mine.sh:2: --gpus is a whole number of 1 or more, as in 1, not 'two'"),
     ],
 )
 def test_a_line_that_makes_no_sense_is_told_with_its_place(yard: Yard, here: Path, line: str, told: str) -> None:
@@ -216,13 +216,60 @@ def test_a_line_that_makes_no_sense_is_told_with_its_place(yard: Yard, here: Pat
     assert yard.client.jobs() == []
 
 
+def test_folders_of_output_are_made_or_refused_when_a_job_is_submitted(yard: Yard, here: Path) -> None:
+    id = yard.submit("--output", "new/%j/out", "--error", "other/err", "--", "sh", "-c", "echo hi; echo no >&2")
+    assert yard.wait(id)["state"] == "succeeded"
+    assert ((here / "new" / id / "out").read_text(), (here / "other" / "err").read_text()) == ("hi\n", "no\n")
+    (here / "file").touch()
+    refused = yard("submit", "--output", "file/x/%j.out", "--", "true")
+    assert (refused.code, refused.out) == (2, "")
+    assert f"--output file/x/%j.out cannot be written: {here}/file is not a directory" in refused.err
+
+
 def test_a_file_that_cannot_be_written_fails_the_job_with_the_reason(yard: Yard, here: Path) -> None:
-    id = yard.submit("--output", "nowhere/%j.out", "--", "echo", "hi")
+    id = yard.submit("--hold", "--output", "nowhere/%j.out", "--", "echo", "hi")
+    (here / "nowhere").touch()
+    assert yard("release", id).code == 0
     job = yard.wait(id)
     assert (job["state"], job["exit_code"]) == ("failed", 73)
     told = f"gpuyard: {here}/nowhere/{id}.out, where its output was to go, cannot be written\n"
     assert yard.client.job(id)["reason"] == f"its output file {here}/nowhere/{id}.out cannot be written"
     assert yard("logs", id).out == told
+
+
+STAND_INS = """#!/bin/bash
+#SBATCH --gres=shard:1 --tasks-per-node=2 --time=90
+echo $SLURM_NTASKS $SLURM_RESTART_COUNT; squeue -h -j $SLURM_JOB_ID -o '%i %T %u'
+if [ $SLURM_RESTART_COUNT = 0 ]; then scontrol requeue $SLURM_JOB_ID; exit 0; fi
+first=$(sbatch --parsable --hold --wrap 'echo hi')
+sbatch -H --time=2 -J inner <<'END'
+#!/bin/sh
+true
+END
+squeue --me -h -t PENDING -o '%.5j|%t'
+scancel $first; scancel --name inner
+squeue --me -t PD | wc -l
+scancel --signal USR1 $first
+"""
+
+
+def test_slurms_programs_have_stand_ins_within_a_job(yard: Yard, here: Path) -> None:
+    (here / "mine.sh").write_text(STAND_INS)
+    id, warnings = submitted(yard, "mine.sh")
+    assert warnings == [
+        "mine.sh:2: #SBATCH --gres=shard:1: GPUs are shared by memory here: --gpu-memory 6G is a share; without it the "
+        "job gets one whole GPU"
+    ]
+    job = yard.wait(id)
+    user, last = job["user"], int(id) + 2
+    out = (here / f"slurm-{id}.out").read_text() if job["output"] else yard("logs", id).out
+    assert out.splitlines() == [
+        "2 1", f"{id} RUNNING {user}", f"Submitted batch job {last}", " wrap|PD", "inner|PD", "1",
+        "scancel: error: jobs are not sent USR1 from outside; submit them with --signal USR1@60s",
+    ]  # fmt: skip
+    assert (job["attempt"], job["time_limit"], yard.client.job(str(last))["time_limit"]) == (2, 5400, 120)
+    assert yard.client.job(str(last))["state"] == "cancelled"
+    assert "requeued, and waits again" in yard("show", id).out
 
 
 def test_a_file_is_begun_anew_at_first_and_gone_on_with_then(yard: Yard, here: Path) -> None:

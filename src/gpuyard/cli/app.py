@@ -8,6 +8,7 @@ import typer
 
 from gpuyard.cli.common_options import CaFile, DataDir, Host, Socket
 from gpuyard.cli.parser import Entry, LazyGroup
+from gpuyard.errors import UserError
 
 
 class Commands(LazyGroup):
@@ -54,8 +55,9 @@ class Commands(LazyGroup):
             "retry": Entry(
                 "jobs.edit:retry", "Queue a job that is over once more; of an array, the tasks that did not succeed."
             ),
+            "requeue": Entry("jobs.edit:requeue", "Stop a running job, and let it wait again; it keeps its id."),
             "wait": Entry("jobs.logs:wait", "Wait until jobs are over; the exit code tells how they ended."),
-            "progress": Entry("jobs.progress:progress", "Tell from inside a job how far it is."),
+            "progress": Entry("app:progress", "Tell from inside a job how far it is."),
             "show": Entry(
                 "jobs.show:show", "Show one job in detail: what it asks for, how it stands, and what happened to it."
             ),
@@ -211,3 +213,16 @@ def _root(
     ] = False,
 ) -> None:
     pass
+
+
+# Here, where almost nothing is imported: scripts call it often.
+def progress(
+    amount: Annotated[str, typer.Argument(metavar="37/100", help="Done and in all, or done in per cent: 37%.")],
+) -> None:
+    """Tell from inside a job how far it is."""
+    from gpuyard.client import progress as reporting
+
+    reported = reporting.amount(amount)
+    if reported is None:
+        raise UserError(f"'{amount}' does not say how far a job is; write for example 37/100 or 37%")
+    reporting.progress(*reported)

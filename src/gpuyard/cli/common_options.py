@@ -50,7 +50,9 @@ def job_option(field: JobField) -> Any:
     declared = field.option
     assert declared is not None
     least, most = field.option_limits
-    return typer.Option(*declared.flags, metavar=declared.metavar, help=declared.help, min=least, max=most)
+    found = typer.Option(*declared.flags, metavar=declared.metavar, help=declared.help, min=least, max=most)
+    found.job_field = field  # it has the words for messages about a value
+    return found
 
 
 def _hints(what: Any) -> dict[str, Any]:

@@ -15,6 +15,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from gpuyard.errors import UserError
+from gpuyard.spec.job_field import JobField
+from gpuyard.spec.kinds import NUMBER, WHOLE, number_range
 
 PROFILE, USUAL = "--profile", "30s"
 
@@ -54,7 +56,16 @@ class QuickCommand(TyperCommand):
         """Parse the line, and keep it: typer does not say whether -- was given."""
         ctx.meta["gpuyard.line"] = list(args)
         known = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
-        return super().parse_args(ctx, completed(args, known, "" if "--param-file" in known else USUAL))
+        try:
+            return super().parse_args(ctx, completed(args, known, "" if "--param-file" in known else USUAL))
+        except Exception as error:  # by what it has: some versions of typer bring their own click
+            if "--gpus" not in known or not (flag := getattr(error, "option_name", "")):
+                raise
+            from gpuyard.cli.jobs.job_script import word_for
+
+            if not (answer := word_for(flag, args)):
+                raise
+            raise UserError(answer) from None
 
     def get_params(self, ctx: Any) -> list[Any]:
         return [_quick(parameter) for parameter in super().get_params(ctx)]
@@ -76,6 +87,7 @@ class _Quick:
         self.kind = parameter.type_descriptor.annotation
         limits = parameter.type_descriptor.parameter_info
         self.least, self.most = limits.min, limits.max
+        self.field: JobField | None = getattr(limits, "job_field", None)
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         if value is None:
@@ -83,6 +95,8 @@ class _Quick:
         found = self._read(value)
         if found is not _UNREAD:
             return found
+        if self.kind in (int, float) and isinstance(value, str):
+            raise UserError(self.field.complaint(value) if self.field else self._complaint(value, param))
         param._runtime_param = None  # typer makes its own
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
 
@@ -97,6 +111,12 @@ class _Quick:
         if type(value) is not self.kind or (self.kind is not str and not self._allows(value)):
             return _UNREAD
         return value
+
+    def _complaint(self, text: str, param: Any) -> str:
+        kind = WHOLE if self.kind is int else NUMBER
+        usual = param.default if isinstance(param.default, int | float) else self.least or self.most or kind.example
+        name = param.opts[0] if param.opts[0].startswith("-") else param.metavar or param.name.upper()
+        return f"{name} is a {kind.name}{number_range(self.least, self.most)}, as in {usual}, not '{text}'"
 
     def _allows(self, number: float) -> bool:
         return (self.least is None or self.least <= number) and (self.most is None or number <= self.most)

@@ -115,10 +115,14 @@ class Client(EventCalls, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Bat
         name: str | None = None,
         tag: str | None = None,
         limit: int | None = None,
+        fold: bool = False,
     ) -> list[Job]:
-        """Open jobs in queue order, running ones first; with `all` also finished ones."""
-        every = "true" if all else None
-        return self._pages("/jobs", limit, all=every, state=state, user=user, name=name, tag=tag)
+        """Open jobs in queue order, running ones first; with `all` also finished ones.
+
+        `state` may be several (`queued,held`), or `waiting`. With `fold` the waiting tasks of an array are one entry.
+        """
+        query = {"all": "true" if all else None, "fold": "true" if fold else None}
+        return self._pages("/jobs", limit, **query, state=state, user=user, name=name, tag=tag)
 
     def columns(
         self,
@@ -187,6 +191,10 @@ class Client(EventCalls, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Bat
     def release(self, id: str) -> Job:
         """Release a held job."""
         return cast(Job, self._ask("POST", f"{_of(id)}/release", {}))
+
+    def requeue(self, id: str) -> Job:
+        """Ask a running job to end, after which it waits again."""
+        return cast(Job, self._ask("POST", f"{_of(id)}/requeue", {}))
 
     def acquire(self, gpus: int | None = None, **terms: Unpack[Terms]) -> Lease:
         """Like `gpuyard.acquire`, at this daemon."""

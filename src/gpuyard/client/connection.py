@@ -40,6 +40,9 @@ def description(
     **wishes: Unpack[Wishes],
 ) -> dict[str, Any]:
     """A job for the daemon of this machine; by default it runs in this directory with this environment."""
+    for which in ("output", "error"):
+        if path := dict(wishes).get(which):
+            _check_folder(which, str(path), os.path.abspath(directory or os.curdir))
     return {
         **_described(command, wishes),
         "directory": os.path.abspath(directory or os.curdir),
@@ -64,6 +67,18 @@ def remote_description(
     if variables:
         found["variables"] = dict(variables)
     return found
+
+
+def _check_folder(which: str, path: str, directory: str) -> None:
+    """Refuse a file whose folder is not there and cannot be made; the job's side makes the others when it starts."""
+    folder = os.path.join(directory, path.partition("%")[0]).rpartition("/")[0] or "/"
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    if not os.path.isdir(folder):
+        raise UserError(f"--{which} {path} cannot be written: {folder} is not a directory")
+    made = os.path.isdir(os.path.dirname(os.path.join(directory, path))) if "%" not in path else False
+    if not made and not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"--{which} {path} cannot be written: you may not make files in {folder}")
 
 
 def _described(command: Sequence[str], wishes: Wishes) -> dict[str, Any]:
@@ -93,7 +108,7 @@ def _parsed(texts: Mapping[str, str]) -> dict[str, Any]:
         if kind is None or kind.json != "number":
             continue
         try:
-            found[name] = kind.parse(text, Moment(time.time()))
+            found[name] = FIELD[name].parse(text, Moment(time.time()))
         except UserError as error:
             raise UserError(str(error) if kind is INSTANT else f"{name}: {error}") from None
     return found

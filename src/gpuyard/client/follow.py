@@ -16,6 +16,8 @@ from gpuyard.errors import GpuyardError
 _SILENCE = 60.0  # seconds without even a comment after which an event stream counts as cut
 _PAUSE = 0.05
 _SSE = "text/event-stream"
+_MAY_BE_LAST = ("Exited", "Cancelled", "Rejected")
+"""Events after which a job may be over; it may also be tried once more."""
 
 
 class Log(Protocol):
@@ -62,7 +64,7 @@ class EventCalls(Connection):
         return self._get("/events", patience=wait, **query, wait=f"{wait:.3f}" if wait > 0 else None)
 
     def follow_events(self, after: int | None = None, *, job: str | None = None) -> Iterator[Event]:
-        """Every event after a number (0: all) as it happens, for ever; optionally of one job.
+        """Every event after a number (0: all) as it happens, for ever; of one job, until that is over.
 
         By default those from now on; of a job, all. Continues after a restart of the daemon without losing or repeating
         any.
@@ -75,16 +77,32 @@ class EventCalls(Connection):
         absence = Absence(say=self.say)
         while True:
             try:
-                for event in self._events_after(last, job, absence):
+                over = job is not None and self._is_over(job)  # asked first: no event after that is missed
+                for event in self._past(last, job) if over else self._events_after(last, job, absence):
                     if event["seq"] > last:
                         last = event["seq"]
                         yield event
+                    if not over and job is not None and event["kind"] in _MAY_BE_LAST and self._is_over(job):
+                        break
+                if over:
+                    return
             except NoDaemon as error:
                 if not self._reached:
                     raise
                 absence.endure(error)
             else:
                 time.sleep(_PAUSE)  # the daemon ends, or had no event
+
+    def _is_over(self, job: str) -> bool:
+        from urllib.parse import quote
+
+        return self._get(f"/jobs/{quote(job, safe='')}")["state"] in OVER
+
+    def _past(self, last: int, job: str | None) -> Iterator[Event]:
+        """What has happened until now, page by page."""
+        while page := self.events(last, job=job)["events"]:
+            yield from page
+            last = page[-1]["seq"]
 
     def _last_event(self) -> int:
         return int(self._get("/jobs", columns="true", limit=1)["last"])

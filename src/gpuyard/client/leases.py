@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Literal, Protocol, TypedDict, Unpack, overload
 
-from gpuyard.api.types import OVER, Blocker, Explanation, Job, LeaseWishes, Machine
+from gpuyard.api.types import OVER, Blocker, Job, LeaseWishes, Machine
 from gpuyard.client.retry import PATIENCE, patiently, to_stderr
 from gpuyard.client.transport import Invalid, NoDaemon, Refused
 from gpuyard.errors import GpuyardError, UserError
@@ -38,8 +38,8 @@ class LeaseClient(Protocol):
     def beat(self, id: str) -> None: ...
     def give_back_lease(self, id: str) -> None: ...
     def job(self, id: str, *, wait: float = 0.0, until: Literal["over", "start"] = "over") -> Job: ...
-    def explain(self, id: str) -> Explanation: ...
     def gpus(self) -> Machine: ...
+    def jobs(self, *, state: str | None = None, user: str | None = None) -> list[Job]: ...
 
 
 class Heartbeat:
@@ -323,15 +323,61 @@ def _await(client: LeaseClient, id: str, timeout: float | None, say: Callable[[s
             raise TimeoutError(f"no GPUs within {span} ({why}); the request was given up")
         if why != said:
             say(f"lease {id} waits: {why}")
-            if not said and (holds := patiently(client.explain, id, say=say).get("holds")):
-                who = "process" if job.get("pid") == os.getpid() else "shell"
-                say(held_already(f"this {who} (pid {job.get('pid')})", holds))
+            if not said and (own := _own_leases(client, job)):
+                _refuse_own(client, job, own)
+                say(held_already(_holder(own[0], job), own))
             said = why
         poll = _POLL
         time.sleep(0.02)
 
 
-def held_already(who: str, holds: Sequence[Blocker]) -> str:
+def _own_leases(client: LeaseClient, job: Job) -> list[Job]:
+    """Leases that the holder of a waiting one has already, or a process above it."""
+    above = set(_ancestors(job.get("pid") or 0))
+    running = patiently(lambda: client.jobs(state="running", user=job["user"]))
+    return [other for other in running if other["kind"] == "lease" and other.get("pid") in above]
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    """A process and those above it, as far as they can be seen."""
+    while pid > 1:
+        yield pid
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+        except OSError:
+            return
+
+
+def _refuse_own(client: LeaseClient, job: Job, own: Sequence[Job]) -> None:
+    """Refuse to wait for GPUs of which the holder itself has too many; another thread of it may give them back."""
+    import threading
+
+    if job.get("pid") == os.getpid() and threading.active_count() > 1:
+        return
+    whole = [lease for lease in own if lease["gpu_memory"] is None or job["gpu_memory"] is None]
+    taken = {gpu for lease in whole for gpu in lease["gpus"]}
+    usable = job["among"] or [gpu["index"] for gpu in patiently(client.gpus)["gpus"]]
+    if len(set(usable) - taken) >= job["gpu_count"]:
+        return
+    use = f"; CUDA_VISIBLE_DEVICES={','.join(map(str, whole[0]['gpus']))} uses it as it is" if len(whole) == 1 else ""
+    held = held_already(_holder(whole[0], job), whole)
+    raise UserError(f"lease {job['id']} would wait for itself, so it was given up: {held}{use}")
+
+
+def _holder(lease: Job, asking: Job) -> str:
+    """`this shell (pid 4242, bash)`."""
+    pid = lease.get("pid") or 0
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            name = f", {file.read().strip()}"
+    except OSError:
+        name = ""
+    who = "this process" if pid == os.getpid() else "this shell" if pid == asking.get("pid") else "a process above"
+    return f"{who} (pid {pid}{name})"
+
+
+def held_already(who: str, holds: Sequence[Blocker | Job]) -> str:
     """A hint that the holder of a waiting lease has others, which may block it."""
     ids = " ".join(lease["id"] for lease in holds)
     each = " and ".join(f"lease {lease['id']} on GPU {', '.join(map(str, lease['gpus']))}" for lease in holds)

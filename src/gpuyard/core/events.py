@@ -266,7 +266,7 @@ class HarmMeasured(_ClusterEvent):
     slowdown: float  # 2: it takes twice as long as alone
 
 
-WAIT_AGAIN = ("preempted", "oom", "crowded")
+WAIT_AGAIN = ("preempted", "oom", "crowded", "requeued")
 """Causes of a recall after which a job may wait again; a final cause overrides them."""
 
 JobEvent = (

@@ -27,7 +27,7 @@ from gpuyard.daemon.devices.gpu_shares import fitted_share, permanent_refusal
 from gpuyard.daemon.jobs.estimates import Estimates
 from gpuyard.daemon.jobs.intake import BatchOptions, Intake, IntakeResult, JobRequest
 from gpuyard.daemon.jobs.outcomes import Outcomes
-from gpuyard.daemon.jobs.stops import Stops
+from gpuyard.daemon.jobs.stops import REQUEUED, Stops
 from gpuyard.daemon.planning import Planning
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.daemon.store.reader import Answered
@@ -266,6 +266,13 @@ class Commands:
             self._outcomes.end_lease(job, now, "cancelled while it waited" + (f" by {by}" if by else ""), **who)
         else:
             context.record(Cancelled(now, job), **who)
+
+    def requeue(self, job: str) -> None:
+        """Ask a running job to end, after which it waits again; one that waits is left alone."""
+        if self._is_lease(job):
+            raise NotNow(f"{job} is a lease, and does not run by itself; gpuyard release {job} gives it back")
+        if self._phase(job) in (Phase.PLACED, Phase.RUNNING):
+            self._stops.recall(job, REQUEUED, self._context.clock.now())
 
     def hold(self, job: str) -> None:
         phase = self._phase(job)

@@ -12,9 +12,10 @@ import hashlib
 import math
 import os
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+from gpuyard.spec.notation import SHELLS, code_at, program_of, script_of, without_shell
 
 
 def _named(text: str) -> frozenset[str]:
@@ -48,13 +49,7 @@ _STEPS = _named(
 _ASSIGNED = re.compile(r"(\+{0,2}[A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
 """An override as Hydra has them: `trainer.max_epochs=5`."""
 _NUMBER = re.compile(r"-[\d.]")
-_PYTHON = re.compile(r"(?:python|pypy)[\d.]*[a-z]?")
 _PYTHON_FLAGS = re.compile(r"-[uBqsEIOPvbd]+")
-_SHELLS = _named("sh bash dash zsh ksh")
-_SIMPLE = re.compile(r"""(?![^\s'"]*=)(?:[\w \t./:,@%+='"-]|\{id\})+""")
-"""What a shell does nothing to but split it into words."""
-_WRAPPERS = _named("env nice nohup time timeout stdbuf torchrun accelerate deepspeed uv conda")
-_SCRIPT = re.compile(r".+\.(?:py|pyz|sh|bash|zsh|r|R|jl|pl|rb|js|lua)")
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _WHEN = re.compile(
     r"(?<!\d)(?:19|20)\d\d([-_.]?)(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]\d|3[01])"
@@ -93,9 +88,9 @@ def sign(
 def shown(command: Sequence[str]) -> list[str]:
     """A command without what belongs to one run only; `#` stands for the number of epochs."""
     command = without_shell(command)
-    code = _code_at(command)
+    code = code_at(command)
     script = script_of(command)
-    found = [_program(command[0])] if command else []
+    found = [program_of(command[0])] if command else []
     for word in _words(command, 1, code):
         name = _plain_name(word.name)
         if name in _EPOCHS | _STEPS:
@@ -122,34 +117,18 @@ def epochs_of(command: Sequence[str]) -> float:
     """The epochs, or else steps, that a command asks for; 0 if it does not say."""
     found: dict[bool, float] = {}
     command = without_shell(command)
-    for word in _words(command, 1, _code_at(command)):
+    for word in _words(command, 1, code_at(command)):
         name = _plain_name(word.name)
         if name in _EPOCHS | _STEPS and (number := _number(word.value)) > 0:
             found.setdefault(name in _EPOCHS, number)
     return found.get(True) or found.get(False) or 0.0
 
 
-def script_of(command: Sequence[str]) -> str | None:
-    """The file that a command runs, as written there: an interpreter's argument, or else the program."""
-    command = without_shell(command)
-    if not command:
-        return None
-    program = _program(command[0])
-    if program == "python" or program in _SHELLS:
-        at, module = _first_argument(command)
-        if at and not module:
-            return command[at]
-    elif "/" in command[0] and program not in _WRAPPERS:
-        return command[0]
-    end = _code_at(command) or len(command)
-    return next((word for word in command[1:end] if _SCRIPT.fullmatch(word) and not word.startswith("-")), None)
-
-
 def overridden(command: Sequence[str], arguments: Sequence[str]) -> list[str]:
     found = list(without_shell(command))
     for given in _words(["", *arguments], 1, 0):
         name = _plain_name(given.name)
-        there = [word for word in _words(found, 1, _code_at(found)) if name and _plain_name(word.name) == name]
+        there = [word for word in _words(found, 1, code_at(found)) if name and _plain_name(word.name) == name]
         for word in reversed(there):
             found[word.at : word.at + word.size] = _written(found[word.at], word, given.value)
         if not there:
@@ -160,25 +139,14 @@ def overridden(command: Sequence[str], arguments: Sequence[str]) -> list[str]:
 def with_own_id(command: Sequence[str], id: str) -> list[str]:
     """A command with another value of its option `--id`, if it has one."""
     words = without_shell(command)
-    has = any(_plain_name(word.name) == "id" and word.value is not None for word in _words(words, 1, _code_at(words)))
+    has = any(_plain_name(word.name) == "id" and word.value is not None for word in _words(words, 1, code_at(words)))
     return overridden(command, [f"--id={id}"]) if has else list(command)
-
-
-def without_shell(command: Sequence[str]) -> Sequence[str]:
-    """`sh -c 'python train.py'` as the command that it runs, where a shell only splits words; any other as it is."""
-    if len(command) != 3 or _program(command[0]) not in _SHELLS or command[1] != "-c":
-        return command
-    text = command[2].strip()
-    try:
-        return (_SIMPLE.fullmatch(text) and shlex.split(text)) or command
-    except ValueError:  # a quote without its other half, which is the shell's to complain of
-        return command
 
 
 def reads_text(command: Sequence[str]) -> bool:
     """Whether a command is a shell's text (`sh -c 'a && b'`), to which arguments cannot be added."""
     words = without_shell(command)
-    return bool(words) and _program(words[0]) in _SHELLS and 0 < _code_at(words) == len(words) - 2
+    return bool(words) and program_of(words[0]) in SHELLS and 0 < code_at(words) == len(words) - 2
 
 
 def _written(former: str, word: _Word, value: str | None) -> list[str]:
@@ -210,37 +178,6 @@ def _plain_name(name: str) -> str:
     if name.startswith("hydra.") and name.endswith(".dir"):
         return "output-dir"
     return name.lstrip("-+").rpartition(".")[2].replace("_", "-").casefold()
-
-
-def _program(text: str) -> str:
-    name = os.path.basename(text)
-    return "python" if _PYTHON.fullmatch(name) else name
-
-
-def _first_argument(command: Sequence[str]) -> tuple[int, bool]:
-    """Position of an interpreter's script, and whether it is the name of a module; 0 if there is none."""
-    at = 1
-    while at < len(command) and command[at].startswith("-"):
-        if command[at] in ("-c", "-"):
-            return 0, False
-        if command[at] == "-m":
-            return at + 1 if at + 1 < len(command) else 0, True
-        at += 2 if command[at] in ("-W", "-X", "-o", "--rcfile") else 1
-    return (at, False) if at < len(command) else (0, False)
-
-
-def _code_at(command: Sequence[str]) -> int:
-    """Position of a program's text in a command (`python -c ...`); 0 if there is none."""
-    if not command or not (_program(command[0]) == "python" or _program(command[0]) in _SHELLS):
-        return 0
-    for at, word in enumerate(command[1:], 1):
-        if word == "-c" or (
-            word.startswith("-") and not word.startswith("--") and word.endswith("c") and len(word) < 6
-        ):
-            return at
-        if not word.startswith("-"):
-            return 0
-    return 0
 
 
 def _without_flags(words: list[str]) -> list[str]:

@@ -198,9 +198,10 @@ async def _on_invalid_request(request: Request, error: Exception) -> Response:
             f"the request is not JSON: {parts[0].get('ctx', {}).get('error', 'it cannot be read')}",
         )
     taken = _body_type(request)
-    problems = [
-        {"where": error_location(part), "message": error_message(part, taken)} for part in parts[:_MOST_PROBLEMS]
-    ]
+    found: dict[str, str] = {}
+    for part in parts[:_MOST_PROBLEMS]:  # of the members of a union, the first tells
+        found.setdefault(error_location(part), error_message(part, taken))
+    problems = [{"where": where, "message": message} for where, message in found.items()]
     detail = "; ".join(f"{one['where']}: {one['message']}".removeprefix("body: ") for one in problems)
     return refusal(request.url.path, 422, detail, errors=problems)
 

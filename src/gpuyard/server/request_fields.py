@@ -25,7 +25,7 @@ ONE_WORD = r"^[^\s/\x00]*$"  # A text that can be part of a URL path
 def _text(value: Any) -> str:
     """Any text that a process can be given, also such as is not valid UTF-8 (surrogates stand for those bytes)."""
     if not isinstance(value, str):
-        raise ValueError("must be a text")
+        raise ValueError('must be a text, as in "train"')
     if "\0" in value:
         raise ValueError("must not hold a NUL character")
     try:
@@ -38,7 +38,7 @@ def _text(value: Any) -> str:
 def _environment(value: Any) -> dict[str, str]:
     """Such texts by name; checked all at once, because there are many."""
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in (*value, *value.values())):
-        raise ValueError("must be texts by name")
+        raise ValueError('must be texts by name, as in {"SEED": "7"}')
     _text("".join((*value, *value.values())))
     if "" in value or "=" in "".join(value):
         raise ValueError("a variable's name must not be empty, nor hold a '='")

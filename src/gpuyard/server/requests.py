@@ -25,13 +25,14 @@ from gpuyard.daemon.jobs.intake import JobRequest
 from gpuyard.daemon.jobs.profiles import TAG
 from gpuyard.engines.local.accounts import name_of
 from gpuyard.errors import UserError, suggest
-from gpuyard.predict.signatures import Signature, script_of, sign
+from gpuyard.predict.signatures import Signature, sign
 from gpuyard.server.auth.permissions import Caller, SubmitterLimits
 from gpuyard.server.context import Context
 from gpuyard.server.paths import API
 from gpuyard.server.responses import reply
 from gpuyard.server.routes.submissions import Submission
 from gpuyard.server.tasks import STATES
+from gpuyard.spec.notation import script_of
 from gpuyard.spec.work import Work
 
 

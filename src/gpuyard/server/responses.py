@@ -255,6 +255,8 @@ def state_text(view: JobView) -> str | None:
         return f"held until it is released (gpuyard release {view.id})"
     if view.state == "running" and view.recalled == "preempted":
         return "stopping so that others can run, will wait again"
+    if view.state == "running" and view.recalled == "requeued":
+        return "stopping, will wait again"
     if view.state == "running" and view.recalled == "crowded":
         return "stopping since others want the memory that it was given, will wait again"
     if view.state == "running" and view.recalled:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuyard.spec.job_field import MOST_INDEX as MOST_INDEX
+from gpuyard.spec.job_field import MOST_SECONDS as MOST_SECONDS
 from gpuyard.spec.job_field import DialogEntry, FormEntry, FormGroup, JobField, Option, ShowLine
 from gpuyard.spec.kinds import (
     ARRAY,
@@ -31,8 +32,6 @@ from gpuyard.spec.kinds import (
 )
 from gpuyard.units import LEAST_SHARE
 
-MOST_SECONDS = 1e10
-"""Three hundred years: longer than anything takes, and all such times can be told."""
 HOME = "~"
 MAIN = FormGroup("", "")
 """Shown above the groups, and never folded."""
@@ -51,7 +50,6 @@ FIELDS: tuple[JobField, ...] = (
         stored=False, answer="gpu_count", editor=4,
         form=FormEntry(
             group=MAIN, place=1, label="GPUs", hint="How many it wants.", example="1", usual="1", widget="number",
-            asks="how many GPUs",
         ),
         dialog=DialogEntry(3, "GPUs", "how many"),
     ),
@@ -78,11 +76,11 @@ FIELDS: tuple[JobField, ...] = (
         dialog=DialogEntry(4, "Memory of each GPU", "6G to share it, auto: as measured; empty: whole GPUs"),
     ),
     JobField(
-        name="name", kind=TEXT, longest=200, description="The command's own, if not said.",
-        option=Option(("--name", "-n", "--job-name", "-J"), "What to call the job (its program).", "NAME"),
+        name="name", kind=TEXT, longest=200, description="By default its script, module or program.",
+        option=Option(("--name", "-n", "--job-name", "-J"), "What to call the job (its script or program).", "NAME"),
         slurm="job-name", while_running=True, editor=1,
         form=FormEntry(
-            group=MAIN, place=2, label="Name", hint="What to call it; the program's name if empty.", example="baseline"
+            group=MAIN, place=2, label="Name", hint="What to call it; its script if empty.", example="baseline"
         ),
         dialog=DialogEntry(8, "Name", "what to call it"),
     ),
@@ -92,12 +90,12 @@ FIELDS: tuple[JobField, ...] = (
         while_running=True, stored=False, editor=2, show=ShowLine(4, "Priority"),
         form=FormEntry(
             group=ORDER, place=1, label="Priority", hint="Higher goes first; 0 is usual.", example="0",
-            complaint="'{text}' is not a priority; write a number: higher goes first, and 0 is usual",
         ),
         dialog=DialogEntry(1, "Priority", "higher runs first"),
     ),
     JobField(
-        name="time_limit", kind=DURATION, above=0, most=MOST_SECONDS, description="Seconds it may take.",
+        name="time_limit", kind=DURATION, above=0, most=MOST_SECONDS, needs_unit=True,
+        description="Seconds it may take.",
         option=Option(("--time", "--time-limit", "-t"), "End it after that, as in 90m.", "TIME"),
         while_running=True, editor=8, show=ShowLine(2, "Time limit"),
         form=FormEntry(
@@ -171,7 +169,6 @@ FIELDS: tuple[JobField, ...] = (
         editor=13, show=ShowLine(8, "Retries"),
         form=FormEntry(
             group=REPEATS, place=2, label="Retries", hint="How often it is run again if it fails.", example="0",
-            asks="how often it may run again",
         ),
         dialog=DialogEntry(7, "Retries", "if it fails"),
     ),
@@ -283,7 +280,7 @@ FIELDS: tuple[JobField, ...] = (
         while_running=True,
         form=FormEntry(
             group=NOTICES, place=3, label="Of what", hint="start, finish, failure, timeout, long-wait, tasks.",
-            example="finish", complaint="'{text}' is nothing to be told of; write some of {choices}",
+            example="finish",
         ),
     ),
     JobField(
@@ -292,7 +289,7 @@ FIELDS: tuple[JobField, ...] = (
         option=Option(("--oom-retries",), "Run it again with more if GPU memory runs out (3).", "N"), editor=7,
         form=FormEntry(
             group=SHARING, place=3, label="If memory runs out", hint="So often it is run again with more of it.",
-            example="3", complaint="'{text}' is no number of attempts, {least} to {most}",
+            example="3",
         ),
     ),
     JobField(
@@ -316,7 +313,6 @@ FIELDS: tuple[JobField, ...] = (
         option=Option(("--thread-percentage",), "With --mps: of the GPU's threads, at most.", "P"),
         form=FormEntry(
             group=SHARING, place=6, label="Threads by MPS", hint="Percent of the GPU's threads, at most.", example="30",
-            complaint="'{text}' is no percentage, {least} to {most}",
         ),
     ),
     JobField(
@@ -330,7 +326,8 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
     JobField(
-        name="simulate_use", kind=TEXT, description="What it uses of simulated GPUs, as in `ramp:391M,713M,1045M`.",
+        name="simulate_use", kind=TEXT, sample="ramp:391M,713M,1045M",
+        description="What it uses of simulated GPUs, as in `ramp:391M,713M,1045M`.",
         option=Option(("--simulate-use",), "What it uses of simulated GPUs: ramp:391M,713M,1045M.", "USE"),
     ),
     JobField(

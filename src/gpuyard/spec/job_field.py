@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any, NamedTuple
 
-from gpuyard.spec.kinds import SIGNAL, Kind, Moment
+from gpuyard.errors import UserError
+from gpuyard.spec.kinds import DURATION, INSTANT, NUMBER, SHARE, SIGNAL, WHOLE, Kind, Moment, number_range
 from gpuyard.units import parse_signal
 
+_BARE = re.compile(r"\d+(?:\.\d*)?|\.\d+")
 MOST_INDEX = 1_000_000
 """No machine has as many GPUs."""
+MOST_SECONDS = 1e10
+"""Three hundred years: longer than anything takes, and all such times can be told."""
 
 
 class FormGroup(NamedTuple):
@@ -40,10 +46,6 @@ class FormEntry(NamedTuple):
     """A text that says the same as nothing."""
     widget: str = "text"
     """`text`, `number`, `area`, `tick` or `choice`."""
-    asks: str = ""
-    """What a number tells, for messages about it."""
-    complaint: str = ""
-    """What is wrong with any other text, if the kind's own message is too general."""
 
 
 class DialogEntry(NamedTuple):
@@ -83,6 +85,10 @@ class JobField(NamedTuple):
     """Whether a time must not have passed already."""
     unit: str = ""
     """If not that of its kind."""
+    sample: str = ""
+    """An example for messages, if the form has none, and not that of its kind."""
+    needs_unit: bool = False
+    """Whether a bare number is refused, because Slurm's users mean minutes by it, and others seconds."""
 
     option: Option | None = None
     keys: tuple[str, ...] = ()
@@ -156,9 +162,47 @@ class JobField(NamedTuple):
     def blank(self) -> Any:
         return self.default if self.taken_back == "none" else self.kind.parse(self.taken_back, Moment(0.0))
 
+    @property
+    def example(self) -> str:
+        """A text that its option takes."""
+        said = self.form.example if self.form else ""
+        return said or self.sample or (self.choices[0] if self.choices else "") or self.kind.example
+
+    @property
+    def wanted(self) -> str:
+        """What a value is, for messages: `a whole number of 1 or more`."""
+        if self.choices:
+            return f"{'some' if self.kind.json == 'array' else 'one'} of {', '.join(self.choices)}"
+        if self.kind in (WHOLE, NUMBER):
+            return f"a {self.kind.name}{number_range(self.least, None if self.most == MOST_INDEX else self.most)}"
+        if self.kind is DURATION and self.most != MOST_SECONDS:
+            return f"a duration of at most {self.kind.format(self.most)}"
+        longest = f" of at most {self.longest:,} characters" if self.longest else ""
+        return (self.kind.wanted or f"a {self.kind.name}") + longest
+
+    def complaint(self, text: object, name: str = "") -> str:
+        """One sentence on a text that says nothing that the field can have."""
+        return f"{name or self.flag} is {self.wanted}, as in {self.example}, not '{text}'"
+
+    @property
+    def json_wanted(self) -> str:
+        """The same for JSON: `a number of seconds above 0, as in 5400`."""
+        if self.kind is INSTANT:
+            return 'a time in ISO-8601, or seconds since the epoch, as in "2026-11-20T08:00:00+01:00"'
+        example = self.kind.parse(self.example, Moment(0.0))
+        example = int(example) if isinstance(example, float) and example.is_integer() else example
+        limits = number_range(self.least, None if self.most == MOST_SECONDS else self.most, self.above)
+        number = f"a number of {self.kind.unit}{limits}" if self.kind.unit else self.wanted
+        return f"{number}{', or auto' if self.kind is SHARE else ''}, as in {json.dumps(example)}"
+
+    def parse(self, text: str, moment: Moment) -> Any:
+        if self.needs_unit and _BARE.fullmatch(text.strip()) and float(text):
+            raise UserError(f"{self.flag} {text}: {text}m or {text}s? Write the unit; only #SBATCH lines mean minutes")
+        return self.kind.parse(text, moment)
+
     def read(self, text: str, moment: Moment) -> dict[str, Any]:
         """What a text says, as JSON has it: a signal may bring a notice with it."""
         if self.kind is not SIGNAL:
-            return {self.name: self.kind.parse(text, moment)}
+            return {self.name: self.parse(text, moment)}
         signal, notice = parse_signal(text)
         return {"signal": signal} | ({} if notice is None else {"notice": notice})

@@ -43,6 +43,20 @@ class Kind(NamedTuple):
     commas: bool = False
     """Whether a text may hold several values, separated by commas."""
     unit: str = ""
+    example: str = ""
+    wanted: str = ""
+    """What messages call a value, if not `a NAME`."""
+
+
+def number_range(least: float | None, most: float | None, above: float | None = None) -> str:
+    """` from 0 to 1,000`, ` of 1 or more` or nothing: the limits of a number, for messages."""
+    if above is not None:
+        return f" above {above:,.15g}"
+    if least is not None and most is not None:
+        return f" from {least:,.15g} to {most:,.15g}"
+    if least is not None:
+        return f" of {least:,.15g} or more"
+    return "" if most is None else f" of at most {most:,.15g}"
 
 
 def _switch(text: str, moment: Moment) -> bool:
@@ -141,28 +155,40 @@ def _joined(words: Iterable[Any]) -> str:
     return ",".join(map(str, words))
 
 
-SWITCH = Kind("switch", "boolean", _switch, lambda value: str(value).lower(), option=bool)
-WHOLE = Kind("whole number", "integer", _whole, option=int)
-NUMBER = Kind("number", "number", _number, format_number, option=float)
-DURATION = Kind("duration", "number", lambda text, moment: parse_duration(text), format_exact_duration, unit="seconds")
-INSTANT = Kind("time", "number", _instant, _format_instant, unit="seconds since the epoch")
-SHARE = Kind("size or auto", "number", _share, _format_share, unit="bytes")
-TEXT = Kind("text", "string", _as_it_is)
-PATH = Kind("path", "string", _as_it_is)
+SWITCH = Kind(
+    "switch", "boolean", _switch, lambda value: str(value).lower(), option=bool, example="true", wanted="true or false"
+)
+WHOLE = Kind("whole number", "integer", _whole, option=int, example="2")
+NUMBER = Kind("number", "number", _number, format_number, option=float, example="1.5")
+DURATION = Kind(
+    "duration", "number", lambda text, moment: parse_duration(text), format_exact_duration, unit="seconds",
+    example="90m",
+)  # fmt: skip
+INSTANT = Kind("time", "number", _instant, _format_instant, unit="seconds since the epoch", example="tomorrow 8:00")
+SHARE = Kind("size or auto", "number", _share, _format_share, unit="bytes", example="6G", wanted="a size, or auto")
+TEXT = Kind("text", "string", _as_it_is, example="baseline")
+PATH = Kind("path", "string", _as_it_is, example="run-%j.log")
 """May hold bytes that are not UTF-8, as names of files do."""
 CHOICE = Kind("choice", "string", _as_it_is)
-SIGNAL = Kind("signal", "string", lambda text, moment: parse_signal(text)[0])
-DEPENDENCY = Kind("dependency", "string", _dependency, commas=True)
-ARRAY = Kind("array", "string", _array, commas=True)
-INDICES = Kind("GPU indices", "array", lambda text, moment: parse_indices(text), _joined, commas=True)
-WORDS = Kind("words", "array", lambda text, moment: split_words(text), ", ".join, option=list)
+SIGNAL = Kind("signal", "string", lambda text, moment: parse_signal(text)[0], example="USR1")
+DEPENDENCY = Kind("dependency", "string", _dependency, commas=True, example="afterok:12")
+ARRAY = Kind("array", "string", _array, commas=True, example="0-99%4", wanted="an array")
+INDICES = Kind(
+    "GPU indices", "array", lambda text, moment: parse_indices(text), _joined, commas=True, example="0,1,3",
+    wanted="a list of GPU indices",
+)  # fmt: skip
+WORDS = Kind(
+    "words", "array", lambda text, moment: split_words(text), ", ".join, option=list, example="paper",
+    wanted="a list of words",
+)  # fmt: skip
 LIST = Kind("list of words", "array", lambda text, moment: split_words(text), ", ".join, commas=True)
 """Words in one option, separated by commas."""
 VARIABLES = Kind(
     "variables", "object", lambda text, moment: parse_variables(text),
-    lambda value: "\n".join(f"{name}={text}" for name, text in value.items()), option=list,
+    lambda value: "\n".join(f"{name}={text}" for name, text in value.items()), option=list, example="SEED=7",
+    wanted="an object of texts",
 )  # fmt: skip
-NAMES = Kind("names of variables", "string", _as_it_is, commas=True)
+NAMES = Kind("names of variables", "string", _as_it_is, commas=True, example="ALL", wanted="names of variables")
 KINDS = (
     SWITCH, WHOLE, NUMBER, DURATION, INSTANT, SHARE, TEXT, PATH, CHOICE, SIGNAL, DEPENDENCY, ARRAY, INDICES, WORDS,
     LIST, VARIABLES, NAMES,

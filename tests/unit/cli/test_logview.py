@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gpuyard.cli.jobs.top.frames import frame
 from gpuyard.cli.jobs.top.keys import Command, press
 from gpuyard.cli.jobs.top.view_state import LogView, Model, clean
-from gpuyard.cli.terminal.styled_lines import fold, text_of
-from gpuyard.cli.terminal.text_table import columns
+from gpuyard.cli.terminal.styled_lines import text_of
+from gpuyard.cli.terminal.text_table import columns, fold
 
 
 def view(count: int) -> LogView:

@@ -127,8 +127,8 @@ def test_simulated_gpus_are_said_to_be_and_show_what_is_booked() -> None:
     jobs = part(row("7", "running", gpus=(0, 1), gpu_memory=10 * GIB), row("8", "running", gpus=(1,)))
     _, found = shown(snapshot(jobs, Part(), Part(), *simulated)._replace(simulated=True))
     assert found[0].startswith(" gpuyard  2 SIMULATED GPUs")
-    assert "10G/40G     -" in found[2]
-    assert "50G/40G     -" in found[3]  # however it came to that: it does not break the line
+    assert "10G/40G    0%" in found[2]
+    assert "50G/40G    0%" in found[3]  # however it came to that: it does not break the line
 
 
 def test_gpus_that_are_drained_or_reserved_are_marked() -> None:

@@ -25,6 +25,11 @@ def event(seq: int, **more: Any) -> str:
     return f"id: {seq}\nevent: Started\ndata: {json.dumps({'seq': seq, 'kind': 'Started', **more})}\n\n"
 
 
+def answer(document: Any) -> bytes:
+    body = json.dumps(document).encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
 def client(port: int) -> Client:
     return Client(host=f"http://127.0.0.1:{port}", timeout=5, say=lambda _: None)
 
@@ -44,15 +49,24 @@ def test_none_is_missed_or_doubled_wherever_a_stream_is_cut(size: int) -> None:
 
 
 def test_only_one_jobs_events_may_be_wanted() -> None:
-    with answering(chunks(event(1), 100)) as server:
+    with answering(answer({"state": "running"}), chunks(event(1), 100)) as server:
         next(client(server.port).follow_events(0, job="1_[0-3]"))
-        assert b"GET /api/v1/events?after=0&job=1_%5B0-3%5D HTTP/1.1\r\n" in server.asked[0]
+        assert b"GET /api/v1/jobs/1_%5B0-3%5D HTTP/1.1\r\n" in server.asked[0]
+        assert b"GET /api/v1/events?after=0&job=1_%5B0-3%5D HTTP/1.1\r\n" in server.asked[1]
+
+
+def test_a_jobs_events_end_with_the_job() -> None:
+    ended = {"events": [{"seq": 4, "kind": "Exited"}, {"seq": 5, "kind": "Charged"}], "last": 5}
+    answers = (
+        answer({"state": "running"}), chunks(event(3) + event(4).replace("Started", "Exited"), 100),
+        answer({"state": "succeeded"}), answer({"state": "succeeded"}), answer(ended), answer({"events": []}),
+    )  # fmt: skip
+    with answering(*answers) as server:
+        assert [one["seq"] for one in client(server.port).follow_events(0, job="7")] == [3, 4, 5]
 
 
 def test_a_daemon_without_streams_is_asked_again_and_again() -> None:
-    body = json.dumps({"events": [{"seq": 1}, {"seq": 2}], "last": 2}).encode()
-    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-    with answering(answer) as server:
+    with answering(answer({"events": [{"seq": 1}, {"seq": 2}], "last": 2})) as server:
         assert [one["seq"] for one in islice(client(server.port).follow_events(0), 2)] == [1, 2]
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuyard.daemon.jobs.fingerprints import MOST, Fingerprints
-from gpuyard.predict.signatures import epochs_of, overridden, script_of, shown, sign
+from gpuyard.predict.signatures import epochs_of, overridden, shown, sign
+from gpuyard.spec.notation import script_of
 
 
 @pytest.mark.parametrize(

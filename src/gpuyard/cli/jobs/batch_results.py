@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuyard.cli.terminal import output
 from gpuyard.cli.terminal.live_view import LiveView
-from gpuyard.cli.terminal.styled_lines import Line, Piece, clip, table, text_columns, wrap
-from gpuyard.cli.terminal.text_table import how_far, indices, instant, now, print_table
+from gpuyard.cli.terminal.styled_lines import Line, Piece, clip, table, text_columns
+from gpuyard.cli.terminal.text_table import how_far, indices, instant, now, print_table, wrap
 from gpuyard.client.retry import patiently
 from gpuyard.units import format_duration, format_size
 

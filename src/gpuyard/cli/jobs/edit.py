@@ -81,5 +81,14 @@ def retry(yard: DaemonOptions, job: JobId, json: Json = False) -> None:
     _print(yard.client().retry(job), json)
 
 
+@option_groups
+def requeue(yard: DaemonOptions, job: JobId, json: Json = False) -> None:
+    """Stop a running job, and let it wait again; it keeps its id."""
+    found = yard.client().requeue(job)
+    waits = found["state"] in ("queued", "held")
+    said = "waits already" if waits else "asked to end, and waits again then"
+    output.print_either(json, found, lambda: output.say(f"job {job}: {said}"))
+
+
 def _print(id: str, json: bool) -> None:
     output.print_either(json, {"id": id}, lambda: print(id))

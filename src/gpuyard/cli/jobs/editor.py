@@ -16,7 +16,7 @@ from gpuyard.cli.terminal import output
 from gpuyard.errors import GpuyardError, UserError, suggest
 from gpuyard.spec.fields import FIELDS
 from gpuyard.spec.job_field import JobField
-from gpuyard.spec.kinds import DURATION, INDICES, NUMBER, SHARE, SIGNAL, SWITCH, Moment
+from gpuyard.spec.kinds import DURATION, INDICES, NUMBER, SHARE, SIGNAL, Moment
 from gpuyard.units import format_number
 
 if TYPE_CHECKING:
@@ -140,5 +140,4 @@ def _parsed_option(field: JobField, text: str) -> Any:
     try:
         return field.kind.parse(text, Moment(0.0))
     except UserError:
-        expected = "true or false" if field.kind is SWITCH else "a number"
-        raise UserError(f"{field.key} is {expected}, not '{text}'; nothing was changed") from None
+        raise UserError(f"{field.complaint(text, field.key)}; nothing was changed") from None

@@ -20,7 +20,8 @@ from gpuyard.errors import UserError, suggest
 from gpuyard.spec.batch_files import MOST, Filling, Parameters, combinations, merged, together
 from gpuyard.spec.fields import FIELD, FIELDS
 from gpuyard.spec.job_field import JobField
-from gpuyard.spec.kinds import SWITCH, VARIABLES, Moment
+from gpuyard.spec.kinds import VARIABLES, Moment
+from gpuyard.spec.notation import default_name
 
 
 class _Place:
@@ -254,7 +255,7 @@ def _entry(path: str, node: yaml.Node, common: Mapping[str, Any], given: Request
     merged = {**{name: value for name, value in common.items() if name not in _OWN}, **found}
     if isinstance(command, str):
         words = ["/bin/sh", "-c", command]
-        merged.setdefault("name", os.path.basename(command.split()[0]) if command.split() else None)
+        merged.setdefault("name", default_name(words))  # other jobs of the file may follow it by that
     else:
         words = command if command is not None else [str(script), *(args or ())]
     options = given.over(Options(**merged))
@@ -291,8 +292,7 @@ def _value(path: str, key: str, field: JobField, node: yaml.Node) -> Any:
     try:
         return kind.parse(text, Moment(0.0))
     except UserError:
-        expected = "true or false" if kind is SWITCH else "a number"
-        raise UserError(f"{at(path, node)}: {key} is {expected}, not '{text}'") from None
+        raise UserError(f"{at(path, node)}: {field.complaint(text, key)}") from None
 
 
 def _words(path: str, node: yaml.Node) -> str | list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,9 +20,13 @@ if TYPE_CHECKING:
 _SHOWN = 40  # waiting jobs
 _REQUESTED = 200  # jobs, for a terminal
 
-_STATES = ("queued", "held", "running", "succeeded", "failed", "cancelled", "timeout", "oom", "interrupted")
+_OPEN, _ENDED = ("queued", "held", "running"), ("succeeded", "failed", "cancelled", "timeout", "oom", "interrupted")
+_MOST_COMMAND = 40  # columns of a command in a table on a terminal
 
-State = Annotated[str | None, option("--state", "S", f"Only these: {' '.join(_STATES)}.")]
+State = Annotated[
+    str | None, option("--state", "S", f"Only these: waiting (queued or held) {' '.join((*_OPEN, *_ENDED))}.")
+]
+EndState = Annotated[str | None, option("--state", "S", f"Only these: {' '.join(_ENDED)}.")]
 User = Annotated[str | None, option("--user", "U", "Only this user's jobs.")]
 Name = Annotated[str | None, option("--name", "N", "Only jobs of this name.")]
 Tag = Annotated[str | None, option("--tag", "T", "Only jobs with this tag.")]
@@ -34,6 +40,7 @@ def ps(
     user: User = None,
     name: Name = None,
     tag: Tag = None,
+    wide: Annotated[bool, option("--wide", "-w", "The commands as well, and no line is wrapped.")] = False,
     json: Json = False,
 ) -> None:
     """List running and waiting jobs, in the order in which they are to start."""
@@ -49,7 +56,11 @@ def ps(
     limit, fold = _REQUESTED if first else None, sys.stdout.isatty()
     now, jobs = client.columns(all=all_, state=state, user=user, name=name, tag=tag, limit=limit, fold=fold)
     shown, more = _first(client, jobs["state"]) if first else (len(jobs["state"]), 0)
-    print_jobs(jobs, now, shown)
+    commands = None
+    if wide:
+        rows = client.jobs(all=all_, state=state, user=user, name=name, tag=tag, limit=limit, fold=fold)
+        commands = {job["id"]: _command(job) for job in rows}
+    print_jobs(jobs, now, shown, commands)
     if more:
         output.say(f"... and {more:,} more (gpuyard ps | less shows them all)")
     elif not shown:
@@ -65,11 +76,15 @@ def _first(client: Client, states: list[str]) -> tuple[int, int]:
     return shown, total - shown
 
 
-def print_jobs(jobs: Columns, now: float, shown: int) -> None:
+def _command(job: Job) -> str:
+    return shlex.join(job["command"]) or "-"
+
+
+def print_jobs(jobs: Columns, now: float, shown: int, commands: Mapping[str, str] | None = None) -> None:
     from gpuyard.cli.terminal.text_table import how_far, indices, print_table, share, span
 
     starts, ends = jobs["started"], jobs["ended"]
-    columns = (
+    columns: tuple[Iterable[str], ...] = (
         jobs["id"],
         [name or "-" for name in jobs["name"]],
         jobs["user"],
@@ -86,20 +101,23 @@ def print_jobs(jobs: Columns, now: float, shown: int) -> None:
             for reason, progress, end in zip(jobs["reason"], jobs["progress"], jobs["expected_end"], strict=True)
         ],
     )
-    rows = islice(zip(*columns, strict=True), shown)
-    print_table(("ID", "NAME", "USER", "STATE", "GPUS", "ON", "WAITED", "RAN", "REASON"), rows)
+    heads: tuple[str, ...] = ("ID", "NAME", "USER", "STATE", "GPUS", "ON", "WAITED", "RAN", "REASON")
+    if commands is not None:
+        columns, heads = (*columns, [commands.get(id, "-") for id in jobs["id"]]), (*heads, "COMMAND")
+    print_table(heads, islice(zip(*columns, strict=True), shown), wide=commands is not None)
 
 
-def check_state(state: str | None) -> None:
-    if state is not None and state not in _STATES:
-        raise UserError(f"there is no state '{state}'{suggest(state, _STATES)}; the states are {', '.join(_STATES)}")
+def check_state(states: str | None, known: tuple[str, ...] = ("waiting", *_OPEN, *_ENDED)) -> None:
+    for state in states.split(",") if states is not None else ():
+        if state not in known:
+            raise UserError(f"there is no state '{state}' here{suggest(state, known)}; write one of {', '.join(known)}")
 
 
 @option_groups
 def history(
     daemon: DaemonOptions,
     limit: Annotated[int, option("--limit", "-n", "N", "At most so many.", min=1)] = 50,
-    state: State = None,
+    state: EndState = None,
     user: User = None,
     name: Name = None,
     tag: Tag = None,
@@ -111,16 +129,17 @@ def history(
     """List the jobs that are over, the newest first."""
     from gpuyard.cli.terminal.text_table import print_list
 
-    check_state(state)
+    check_state(state, _ENDED)
     begin = None if since is None else past_time(since).isoformat()
     jobs = daemon.client().history(limit=limit, user=user, state=state, name=name, tag=tag, since=begin)
-    heads = ("ID", "NAME", "USER", "STATE", "EXIT", "GPUS", "ON", "ENDED", "RAN", "REASON")
+    heads = ("ID", "NAME", "USER", "STATE", "EXIT", "GPUS", "ON", "ENDED", "RAN", "COMMAND", "REASON")
     print_list(jobs, json, heads, _row, "no job is over", heads_if_empty=True)
 
 
 def _row(job: Job) -> tuple[str, ...]:
-    from gpuyard.cli.terminal.text_table import clock, elapsed, indices, now, share
+    from gpuyard.cli.terminal.text_table import clock, cut, elapsed, indices, now, share
 
+    command = _command(job)
     return (
         job["id"],
         job["name"] or "-",
@@ -131,5 +150,6 @@ def _row(job: Job) -> tuple[str, ...]:
         indices(job["gpus"]),
         clock(job["ended_at"]),
         elapsed(job["started_at"], job["ended_at"], now()),
+        cut(command, _MOST_COMMAND) if sys.stdout.isatty() else command,
         job["reason"] or "",
     )

@@ -152,19 +152,19 @@ def _read(field: JobField, value: Any) -> dict[str, Any]:
     if not isinstance(value, str) or field.kind in _SENT_AS_WRITTEN:
         return {field.name: value}
     if field.kind is DURATION:
-        return {field.name: duration(field.flag, value, none=field.above is None)}
+        return {field.name: duration(field.flag, value, none=field.above is None, field=field)}
     if field.kind is INSTANT:
         return {field.name: _instant(field, value)}
     if field.kind is CHOICE and value not in field.choices:
-        raise UserError(f"{field.flag} is {' or '.join(field.choices)}, not {value}")
+        raise UserError(field.complaint(value))
     return field.read(value, Moment(0.0))
 
 
-def duration(option: str, text: str | None, *, none: bool = True) -> float | None:
-    """Seconds of an option's text; `none`: whether 0 is allowed."""
+def duration(option: str, text: str | None, *, none: bool = True, field: JobField | None = None) -> float | None:
+    """Seconds of an option's text, which may be that of a job's field; `none`: whether 0 is allowed."""
     if text is None:
         return None
-    seconds = parse_duration(text)
+    seconds: float = field.parse(text, Moment(0.0)) if field else parse_duration(text)
     if not 0 <= seconds < float("inf"):
         raise UserError(f"{option} must be 0 or more, not {text}")
     if not seconds and not none:

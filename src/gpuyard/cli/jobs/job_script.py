@@ -35,7 +35,9 @@ _FLAGS = frozenset(
     )
 )  # fmt: skip
 """Options that stand alone; those that may have a value have it after =."""
-_SILENT = ("quiet", "verbose", "parsable", "get-user-env", "contiguous", "threads-per-core", "hint")
+_ALIASES = {"tasks-per-node": "ntasks-per-node"}
+_TASKS = ("ntasks", "ntasks-per-node")
+_SILENT = ("quiet", "verbose", "parsable", "get-user-env", "contiguous", "threads-per-core", "hint", "wrap")
 _WHY = {
     "host memory is not managed here": ("mem", "mem-per-cpu", "mem-per-gpu", "mem-bind"),
     "CPU cores are not managed here": (
@@ -63,7 +65,7 @@ _COUNT = re.compile(r"(?:([A-Za-z][\w.-]*):)?(\d+)")
 
 class Line(NamedTuple):
     where: str
-    words: list[str]
+    words: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -83,8 +85,8 @@ class _Option(NamedTuple):
 def translate(lines: Sequence[Line]) -> Translation:
     """#SBATCH lines as options of gpuyard, with a warning for each that has no meaning here."""
     found = Translation()
-    options = [option for line in lines for option in _options(line)]
-    tasks = next((_number(o) for o in reversed(options) if o.name in ("ntasks", "ntasks-per-node")), 1)
+    options = [option for line in lines for option in options_of(line)]
+    tasks = next((_number(o) for o in reversed(options) if o.name in _TASKS), 1)
     if tasks > 1:
         names = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
         found.variables |= {name: str(tasks) for name in names}
@@ -94,23 +96,60 @@ def translate(lines: Sequence[Line]) -> Translation:
     return found
 
 
-def _options(line: Line) -> Iterator[_Option]:
+def options_of(line: Line) -> Iterator[_Option]:
     """The options of a line, with their full names: `-J x`, `-Jx`, `--job-name x` or `--job-name=x`."""
     words = iter(line.words)
     for word in words:
         text, value = word, ""
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            takes = not equals and name not in _FLAGS
-        elif len(word) > 1 and word[0] == "-" and word[1] in _SHORT:
-            name, value = _SHORT[word[1]], word[2:].removeprefix("=")
-            takes = not value and name not in _FLAGS
-        else:
+        name, value, takes = _named(word)
+        if not name:
             raise UserError(f"{line.where}: #SBATCH {word}: this is no option; they begin with a dash")
         if takes:
             value = next(words, "")
             text = f"{word} {value}".strip()
-        yield _Option(line.where, text, name, value)
+        yield _Option(line.where, text, _ALIASES.get(name, name), value)
+
+
+def _named(word: str) -> tuple[str, str, bool]:
+    """The full name of an option, its value, and whether that is the next word; no name if it is no option."""
+    if word.startswith("--") and len(word) > 2:
+        name, equals, value = word[2:].partition("=")
+        return name, value, not equals and name not in _FLAGS
+    if len(word) > 1 and word[0] == "-" and word[1] in _SHORT:
+        name, value = _SHORT[word[1]], word[2:].removeprefix("=")
+        return name, value, not value and name not in _FLAGS
+    return "", "", False
+
+
+def split_line(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Options of Slurm's `sbatch`, and the script with its arguments."""
+    at = 0
+    while at < len(words) and (named := _named(words[at]))[0]:
+        at += 2 if named[2] else 1
+    return list(words[:at]), list(words[at + (words[at : at + 1] == ["--"]) :])
+
+
+def word_for(flag: str, line: Sequence[str]) -> str:
+    """What to write here for an option of Slurm's that a command line has; empty if it is none of its options."""
+    at = next((at for at, word in enumerate(line) if word.startswith(flag)), None)
+    if at is None or not _named(line[at])[0]:
+        return ""
+    option = next(options_of(Line("", line[at : at + 2])))
+    head = f"gpuyard has no {option.text}"
+    if option.name in _MEANT:
+        try:
+            words, warning = _MEANT[option.name](option, 1)
+        except UserError as error:
+            return f"{head}: {str(error).removeprefix(f': #SBATCH {option.text}: ')}"
+        said = [f"write {shlex.join(words)}"] * bool(words) + [warning] * bool(warning)
+        return f"{head}: {'; '.join(said) or 'leave it out'}"
+    if option.name in (*_TASKS, "cpus-per-task"):
+        return f"{head}: a job is one command, which starts its processes and threads itself (torchrun); leave it out"
+    if option.name in ("mail-type", "mail-user"):
+        return f"{head}: write --notify ADDRESS --notify-on finish,failure"
+    if option.name in _IGNORED or option.name in _SILENT:
+        return f"{head}: {_IGNORED.get(option.name, 'nothing depends on it')}; leave it out"
+    return ""
 
 
 def _one(option: _Option, tasks: int, found: Translation) -> None:
@@ -126,7 +165,7 @@ def _one(option: _Option, tasks: int, found: Translation) -> None:
         found.warnings.append(
             f"{option.where}: #SBATCH {option.text}: CPU cores are not managed here; only SLURM_CPUS_PER_TASK is set"
         )
-    elif name not in ("ntasks", "ntasks-per-node", "mail-type", "mail-user", *_SILENT):
+    elif name not in (*_TASKS, "mail-type", "mail-user", *_SILENT):
         why = _IGNORED.get(name) or f"this option is not known{suggest(name, [*_IGNORED, *_MEANT])}"
         found.warnings.append(f"{option.where}: #SBATCH {option.text}: {why}; ignored")
     if name == "gpus-per-task":
@@ -208,13 +247,22 @@ def _gres(option: _Option, tasks: int) -> _Meaning:
         else:
             others.append(part)
     words, warning = _counted(count, kind)
-    return words, warning or (f"there is no {', '.join(others)} here; ignored" if others else "")
+    return words, "; ".join(filter(None, (*map(_other_resource, others), warning if count or not others else "")))
+
+
+def _other_resource(text: str) -> str:
+    kind = text.partition(":")[0]
+    if kind == "shard":
+        return "GPUs are shared by memory here: --gpu-memory 6G is a share; without it the job gets one whole GPU"
+    if kind == "mps":
+        return "MPS is --mps with --gpu-memory here; without these the job gets one whole GPU"
+    return f"there is no {text} here; ignored"
 
 
 def _counted(count: int, kind: str | None) -> _Meaning:
     warning = f"which kind of GPU ({kind}) is not looked at" if kind else ""
     if count == 0:
-        return [], "a job without GPUs waits for one all the same"
+        return [], "each job has a GPU here, and so has this one"
     return ["--gpus", str(count)], warning
 
 
@@ -287,7 +335,7 @@ def read_script(path: str) -> tuple[str, Options, dict[str, str]]:
     found = translate(slurms)
     for warning in found.warnings:
         output.say(warning)
-    asked = _together(ours).over(_together(found.lines))
+    asked = together(ours).over(together(found.lines))
     if not slurms:
         return text, asked, {}
     variables = {"SLURM_SUBMIT_DIR": os.getcwd(), **found.variables}
@@ -313,7 +361,7 @@ def _lines(text: str, name: str) -> tuple[list[Line], list[Line]]:
     return ours, slurms
 
 
-def _together(lines: Iterable[Line]) -> Options:
+def together(lines: Iterable[Line]) -> Options:
     """The options of all lines; a later line overrides an earlier one."""
     found = Options()
     for line in lines:

@@ -112,14 +112,23 @@ def logs(
     error: Annotated[bool, option("--error", "-e", "Its errors, if they go to a file of their own.")] = False,
 ) -> None:
     """Print a job's output."""
-    client = log_of(daemon.client(), job, error=error)
+    yard = daemon.client()
+    client = log_of(yard, job, error=error)
     if tail is None:
         offset = _copy(client, job, attempt)
     else:
         text, offset = last_lines(client, job, tail, attempt)
         write(text)
+    if not offset:
+        _say_that_it_waits(yard, job)
     if follow_:
         follow(client, job, offset, attempt)
+
+
+def _say_that_it_waits(client: Client, id: str) -> None:
+    job = client.job(id)
+    if job["state"] in ("queued", "held"):
+        output.say(f"{outcome(job)}; it has no output before it starts")
 
 
 def _copy(client: Log, job: str, attempt: int | None) -> int:

@@ -18,6 +18,7 @@ from gpuyard.client.client import Client
 from gpuyard.client.retry import patiently
 from gpuyard.client.transport import Refused
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.spec.fields import FIELD
 from gpuyard.units import parse_indices, parse_share
 
 Gpus = Annotated[int | None, option("--gpus", "-g", "N", "How many GPUs (1, or all that --from lists).", min=1)]
@@ -59,7 +60,8 @@ def acquire(
                 duration("--timeout", timeout), holder=found.pid, interactive=found.interactive,
                 gpus=gpus, among=among, gpu_memory=None if gpu_memory is None else parse_share(gpu_memory),
                 name=name or found.name or None, priority=priority or 0.0, tags=tag or [],
-                estimate=duration("--estimate", estimate, none=False), time_limit=duration("--time", time, none=False),
+                estimate=duration("--estimate", estimate, none=False),
+                time_limit=duration("--time", time, none=False, field=FIELD["time_limit"]),
             )  # fmt: skip
         except TimeoutError as error:
             raise GpuyardError(str(error)) from error

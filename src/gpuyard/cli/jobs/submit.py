@@ -30,26 +30,24 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # A shel
 
 
 def check_program(word: str, directory: str, environment: Mapping[str, str], *, slurm: bool, later: bool) -> None:
-    """Refuse what looks like a file and cannot be run; `later`: it may be there when the jobs before it are over."""
+    """Refuse a program that cannot be run; `later`: it may be there when the job may start."""
     place = os.path.join(directory, word)
     if "/" not in word:
-        paths = [*environment.get("PATH", _PATH).split(os.pathsep), *([_SHIMS] if slurm else ())]
-        if _which(word, path=os.pathsep.join(os.path.join(directory, path) for path in paths)):
+        path = environment.get("PATH", _PATH) + (f"{os.pathsep}{_SHIMS}" if slurm else "")
+        if _is_on(path, word, directory):
             return
     elif os.path.isfile(place) and os.access(place, os.X_OK):
         check_lines(place, word)
         return
-    elif later and not os.path.exists(place):
+    if later and word != "-" and not os.path.exists(place):
         return
-    looks_like_a_file = word == "-" or "/" in word or "." in word or os.path.exists(place)
-    if looks_like_a_file:  # else it may be there when its turn has come
-        raise UserError(_why(word, place))
+    raise UserError(_why(word, place))
 
 
-def _which(word: str, path: str | None = None) -> str | None:
-    import shutil  # here, because it imports all compressions
-
-    return shutil.which(word, path=path)
+def _is_on(path: str, word: str, directory: str = "") -> bool:
+    """Whether a program is on a PATH; not by shutil, which imports all compressions."""
+    places = (os.path.join(directory, folder, word) for folder in path.split(os.pathsep))
+    return any(os.path.isfile(place) and os.access(place, os.X_OK) for place in places)
 
 
 def missing(word: str) -> str | None:
@@ -66,8 +64,10 @@ def _why(word: str, place: str) -> str:
     if os.path.isdir(place):
         return f"{word} is a directory, not a command"
     if not os.path.isfile(place):
-        where = "no file" if "/" in word else "no command, and no file here, called"
-        return f"there is {where} {word}{_near(place)}"
+        if "/" in word:
+            return f"there is no file {word}{_near(place)}"
+        near = suggest(word, _files(os.path.dirname(place)))
+        return f"there is no program {word} on the PATH, and no file here{near or f'; sh -c {word} looks for it later'}"
     if word.endswith((".yaml", ".yml")):
         return f"{word} is no command; if it is a job file, write: gpuyard submit --file {word}"
     here = word if "/" in word else f"./{word}"
@@ -82,11 +82,14 @@ def _why(word: str, place: str) -> str:
 
 def _near(place: str) -> str:
     folder, name = os.path.split(place)
+    return suggest(name, _files(folder)) or "; check its name, and the directory that you are in"
+
+
+def _files(folder: str) -> list[str]:
     try:
-        files = [entry.name for entry in os.scandir(folder or os.curdir) if entry.is_file()]
+        return [entry.name for entry in os.scandir(folder or os.curdir) if entry.is_file()]
     except OSError:
-        files = []
-    return suggest(name, files) or "; check its name, and the directory that you are in"
+        return []
 
 
 def check_lines(path: str, word: str, *, options: bool = False) -> None:
@@ -144,14 +147,14 @@ class Request(Options):
             body["script"] = script
         _warn_of_deadline(body)
         make = _for_elsewhere if elsewhere else _for_here
-        return make(options, words, body, more, check=script is None and not in_place)
+        return make(options, words, body, more, check=script is None and not (in_place and elsewhere))
 
     def _words(self) -> list[str]:
         words = list(self.command or ())
         if not words or not words[0]:
             raise UserError("there is no command to run; put it after --, as in: gpuyard submit -- python train.py")
         first = words[0]
-        if any(blank in first for blank in " \t\n") and not os.path.exists(first) and _which(first) is None:
+        if any(blank in first for blank in " \t\n") and not os.path.exists(first):
             raise UserError(
                 f"there is no program '{first}': write its words without quotes, as in: gpuyard submit -- {first}; "
                 f"or let a shell read them: gpuyard submit -- sh -c '{first}'"
@@ -168,8 +171,9 @@ def _for_here(
     if slurm:  # those of a job of Slurm's that this may be sent from are not this job's
         environment = {name: value for name, value in environment.items() if not name.startswith("SLURM_")}
     environment |= more
-    if check:  # what stands after -- is taken at its word
-        check_program(words[0], directory, environment, slurm=slurm, later=bool(body.get("dependency")))
+    if check:
+        later = any(body.get(name) for name in ("dependency", "begin", "hold"))
+        check_program(words[0], directory, environment, slurm=slurm, later=later)
     return description(words, directory, environment, **body)
 
 

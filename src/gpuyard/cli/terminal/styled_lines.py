@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -154,25 +153,3 @@ def _ascii(text: str) -> str:
 def fill(text: str, width: int) -> str:
     text = cut(text, width)
     return text + " " * (width - columns(text))
-
-
-def fold(line: str, width: int) -> list[str]:
-    """The line in pieces that are no wider than the screen."""
-    if line.isascii():
-        return [line[at : at + width] for at in range(0, len(line), width)] or [""]
-    pieces, taken = [""], 0
-    for letter in line:
-        size = columns(letter)
-        if taken + size > width and pieces[-1]:
-            pieces.append("")
-            taken = 0
-        pieces[-1] += letter
-        taken += size
-    return pieces
-
-
-def wrap(line: str, width: int) -> list[str]:
-    if columns(line) <= width:
-        return [line]
-    folded = textwrap.wrap(line, width, subsequent_indent=" " * min(8, width // 4), drop_whitespace=True)
-    return [piece for part in folded for piece in fold(part, width)]  # letters that take two columns

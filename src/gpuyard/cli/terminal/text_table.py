@@ -16,19 +16,34 @@ from gpuyard.units import format_duration, format_size
 if TYPE_CHECKING:
     from gpuyard.api.types import Gpu, Progress
 
+_ROOM, _INDENT = 20, 4  # columns: the narrowest last cell, and where it begins on a line of its own
 Item = TypeVar("Item", bound=Mapping[str, Any])
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print aligned columns; no line is longer than the terminal."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], wide: bool = False) -> None:
+    """Print aligned columns; the last is wrapped, so that no line is longer than the terminal, unless it may be."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() and not wide else None
     print("\n".join(lines(heads, rows, width)))
 
 
 def lines(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int | None) -> list[str]:
     aligned = [_aligned(column) for column in zip(heads, *rows, strict=True)]
-    found = ("  ".join(row).rstrip() for row in zip(*aligned, strict=True))
-    return [line if width is None else cut(line, width) for line in found]
+    found = ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
+    if width is None or all(columns(line) <= width for line in found):
+        return found
+    *first, last = aligned
+    before = ["  ".join(row) for row in zip(*first, strict=True)]
+    return [line for cells in zip(before, last, strict=True) for line in _wrapped(*cells, width)]
+
+
+def _wrapped(before: str, text: str, width: int) -> list[str]:
+    """A row whose last cell is wrapped; below the others, where these leave too little room."""
+    at = columns(before) + 2
+    if width - at < _ROOM:
+        below = wrap(text.rstrip(), width - _INDENT, indented=False) if text.strip() else []
+        return [cut(before.rstrip(), width), *(" " * _INDENT + part for part in below)]
+    head, *more = wrap(text.rstrip(), width - at, indented=False)
+    return [f"{before}  {head}".rstrip(), *(" " * at + part for part in more)]
 
 
 def _aligned(column: Sequence[str]) -> list[str]:
@@ -73,6 +88,31 @@ def _columns(letter: str) -> int:
     if unicodedata.category(letter) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def fold(line: str, width: int) -> list[str]:
+    """The line in pieces that are no wider than the screen."""
+    if line.isascii():
+        return [line[at : at + width] for at in range(0, len(line), width)] or [""]
+    pieces, taken = [""], 0
+    for letter in line:
+        size = columns(letter)
+        if taken + size > width and pieces[-1]:
+            pieces.append("")
+            taken = 0
+        pieces[-1] += letter
+        taken += size
+    return pieces
+
+
+def wrap(line: str, width: int, indented: bool = True) -> list[str]:
+    if columns(line) <= width:
+        return [line]
+    import textwrap
+
+    indent = " " * min(8, width // 4) if indented else ""
+    folded = textwrap.wrap(line, width, subsequent_indent=indent, drop_whitespace=True)
+    return [piece for part in folded for piece in fold(part, width)]  # letters that take two columns
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:

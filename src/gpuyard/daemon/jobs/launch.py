@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -52,14 +53,12 @@ def _memory_cap(fraction: float, environment: Mapping[str, str]) -> dict[str, st
 
 SHIMS = Path(__file__).parents[2] / "shims"
 """Small stand-ins for `srun` and others, for scripts that were written for Slurm."""
+_STAND_INS = ("srun", "scontrol", "module", "sbatch", "scancel", "squeue")
 _PATTERN = re.compile(r"%(\d*)([A-Za-z%])")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 BUDGET = frozenset(("GPUYARD_BUDGET", "GPUYARD_DEADLINE", "GPUYARD_ADAPTIVE", "GPUYARD_GRACE", "GPUYARD_CONTROL"))
 """What tells a job of its time, and of its grants."""
-_FUNCTIONS = {
-    f"BASH_FUNC_{name}%%": f'() {{  PATH="$PATH:{SHIMS}" command {name} "$@"; }}'
-    for name in ("srun", "scontrol", "module")
-}
+_FUNCTIONS = {f"BASH_FUNC_{name}%%": f'() {{  PATH="$PATH:{SHIMS}" command {name} "$@"; }}' for name in _STAND_INS}
 """The same for login shells of bash, which begin with a PATH of their own. Last there as well: a real Slurm wins."""
 
 
@@ -87,7 +86,7 @@ def task_of(
             **share_variables(view.work, environment, size),
             **budget_variables(view, work, time.time(), control),
             **array_variables(view, work),
-            **slurm_variables(view, work, placed, environment, node),
+            **slurm_variables(view, work, placed, environment, node, control.removeprefix("unix:")),
         },
         script=_script(store, work.script) if work.script else None,
         output=output or "",
@@ -155,9 +154,9 @@ def array_variables(view: JobView, work: Work, prefix: str = "GPUYARD") -> dict[
 
 
 def slurm_variables(
-    view: JobView, work: Work, placed: Placed, environment: Mapping[str, str], node: str
+    view: JobView, work: Work, placed: Placed, environment: Mapping[str, str], node: str, socket: str = ""
 ) -> dict[str, str]:
-    """What Slurm would set; what the submitting side set stays."""
+    """What Slurm would set, and what its stand-ins need; what the submitting side set stays."""
     if not work.slurm:
         return {}
     gpus, cpus = ",".join(map(str, placed.gpus)), str(cores())
@@ -188,6 +187,8 @@ def slurm_variables(
         "SLURM_CPUS_ON_NODE": cpus,
         "SLURM_RESTART_COUNT": str(placed.attempt - 1),
         **array_variables(view, work, "SLURM"),
+        "GPUYARD_PYTHON": sys.executable,
+        "GPUYARD_SLURM_SOCKET": socket,
         "PATH": path if str(SHIMS) in path.split(":") else f"{path}:{SHIMS}",
         **{name: text for name, text in _FUNCTIONS.items() if name not in environment},
     }

@@ -31,6 +31,7 @@ KINDS = frozenset(
 _OVER = ("Preempted", "Requeued", "Exited")
 _CAUSES = {
     "cancelled": "it was cancelled", "timeout": "its time is over", "preempted": "others come first",
+    "requeued": "it is to wait again",
     "oom": "it uses more GPU memory than it may", "crowded": "others want the memory that it was given",
 }  # fmt: skip
 

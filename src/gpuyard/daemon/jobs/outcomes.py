@@ -12,7 +12,7 @@ from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.measurements import Seen
 from gpuyard.daemon.devices.simulation import Declared
 from gpuyard.daemon.jobs.oom import KernelKills, Ooms
-from gpuyard.daemon.jobs.stops import CROWDED, OOM, PREEMPTED, Stops
+from gpuyard.daemon.jobs.stops import CROWDED, OOM, PREEMPTED, REQUEUED, Stops
 from gpuyard.engines.base import Abandoned, Ended, NeverBegan, Report, Running
 from gpuyard.spec.notation import AFTER
 from gpuyard.spec.times import format_when
@@ -70,7 +70,7 @@ class Outcomes:
     def _never_began(self, row: int, report: NeverBegan, now: float) -> None:
         """The job waits again; unless it was told to end before it began."""
         cause = self._context.state.recalled.get(row)
-        if cause in (None, PREEMPTED, CROWDED):
+        if cause in (None, PREEMPTED, CROWDED, REQUEUED):
             self._context.record(Requeued(now, report.job, report.attempt), message=report.message)
         else:
             self._context.record(Exited(now, report.job, report.attempt, None, cause), message="ended before it began")
@@ -87,6 +87,10 @@ class Outcomes:
                 return
             cause = ""  # it had ended before it was asked to
         measured = self._measured(row, report, at)
+        if cause == REQUEUED:  # however it ended: a script may ask for it, and end by itself
+            message = "requeued, and waits again"
+            self._context.record(Requeued(at, report.job, report.attempt), message=message, measured=measured)
+            return
         if cause == CROWDED:
             if report.asked or report.interrupted:
                 self._crowded_out(report, at, measured)

@@ -48,6 +48,7 @@ class TimeLimits:
 
 
 PREEMPTED = "preempted"
+REQUEUED = "requeued"  # its user wants it to wait again
 OOM = "oom"
 CROWDED = "crowded"  # the cause of a stop: the job was given memory that others asked for, and they want it now
 OOM_GRACE = 2.0  # seconds from SIGTERM to SIGKILL for a job that takes memory that others were promised

@@ -77,6 +77,9 @@ exit "${gpuyard_line%% *}"
 # are used but theirs, and it replaces itself by the command.
 REDIRECT = r"""
 gpuyard_fail() { echo "gpuyard: $1, where its output was to go, cannot be written" >&2; exit 73; }
+for gpuyard_file in "$1" "$2"; do
+case $gpuyard_file in */*) [ -d "${gpuyard_file%/*}/" ] || mkdir -p -- "${gpuyard_file%/*}/" 2>/dev/null ;; esac
+done
 if [ -n "$1" ]; then
 { command exec >>"$1"; } 2>/dev/null || gpuyard_fail "$1"
 [ "$3" = append ] || : >|"$1"

@@ -33,7 +33,7 @@ _EVENT_TEXTS = {
 _CAUSES = {
     "cancelled": "since it was cancelled", "timeout": "since its time was over", "preempted": "so that others can run",
     "oom": "since there was no more GPU memory for it", "interrupted": "interrupted",
-    "crowded": "since others want the memory that it was given",
+    "crowded": "since others want the memory that it was given", "requeued": "to wait again",
 }  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -18,8 +17,9 @@ from gpuyard.spec import kinds
 from gpuyard.spec.fields import FIELDS, HOME, MOST_SECONDS
 from gpuyard.spec.job_field import JobField
 from gpuyard.spec.kinds import Moment as Moment
+from gpuyard.spec.notation import is_default_name
 from gpuyard.spec.times import is_relative, parse_when
-from gpuyard.units import format_duration, format_size, parse_duration
+from gpuyard.units import format_duration, format_size
 
 Form = Mapping[str, str | bool]
 RequestBody = dict[str, Any]
@@ -117,20 +117,18 @@ def _plain(field: JobField, text: str, moment: Moment) -> RequestBody:
 
 
 def _number(field: JobField, text: str, moment: Moment) -> RequestBody:
-    least, most, form = field.least, field.most, field.form
-    complaint = form.complaint.format(text=text, least=least, most=most) if form else ""
-    asks = (form.asks if form else "") or "a number"
+    least, most = field.least, field.most
     try:
-        number = field.kind.parse(text.removesuffix("%") if field.unit == "percent" else text, moment)
-    except UserError as error:
-        raise UserError(complaint or f"{error}; write {asks}, as in {max(least or 0, 2)}") from None
+        number = field.parse(text.removesuffix("%") if field.unit == "percent" else text, moment)
+    except UserError:
+        raise UserError(field.complaint(text, "it")) from None
     if not (-math.inf if least is None else least) <= number <= (math.inf if most is None else most):
-        raise UserError(complaint or f"{asks} is a number from {least} to {most:,}, not {text}")
+        raise UserError(field.complaint(text, "it"))
     return {field.name: number}
 
 
 def _seconds(field: JobField, text: str, moment: Moment) -> RequestBody:
-    seconds, most = parse_duration(text), field.most or math.inf
+    seconds, most = field.parse(text, moment), field.most or math.inf
     if seconds < 0 or (not seconds and field.above is not None):
         raise UserError("it must be more than 0; leave it empty if there is none")
     if not seconds <= most:
@@ -148,7 +146,7 @@ def _instant(field: JobField, text: str, moment: Moment) -> RequestBody:
 
 def _choice(field: JobField, text: str, moment: Moment) -> RequestBody:
     if text not in field.choices:
-        raise UserError(f"it is {' or '.join(field.choices)}")
+        raise UserError(field.complaint(text, "it"))
     return {field.name: text}
 
 
@@ -158,8 +156,7 @@ def _words(field: JobField, text: str, moment: Moment) -> RequestBody:
         raise UserError(f"these are {len(words)} words; write {field.most_items} at most")
     for word in words:
         if field.choices and word not in field.choices:
-            assert field.form is not None
-            raise UserError(field.form.complaint.format(text=word, choices=", ".join(field.choices)))
+            raise UserError(field.complaint(word, "it"))
     return {field.name: words}
 
 
@@ -227,10 +224,6 @@ def errors_by_field(detail: str, errors: list[dict[str, str]]) -> dict[str, str]
         name = field_of(error["where"])
         found.setdefault(name, sentence(error["message"]))
     return found
-
-
-def program(command: list[str]) -> str:
-    return os.path.basename(command[0]) if command else ""
 
 
 _FIRST = (
@@ -350,7 +343,7 @@ def _text(field: JobField, value: Any, job: dict[str, Any]) -> str:
         return f"{value}@{kinds.DURATION.format(job['notice'])}"
     unsaid = (
         value == _USUAL.get(field.name, field.default)
-        or (field.name == "name" and value == program(job["command"]))
+        or (field.name == "name" and is_default_name(value, job["command"]))
         or (field.name == "estimate" and value == job["time_limit"])
         or (field.name == "retry_delay" and not job["retries"])
     )

@@ -148,7 +148,7 @@ _CURSOR = re.compile(r"(0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,3})_([0-9]{1,18})")
 
 Limit = Annotated[int, Query(ge=1, le=MOST, description="At most so many.")]
 Offset = Annotated[int, Query(ge=0, le=_FARTHEST, description="Leave out so many of the first.")]
-States = Annotated[str, Query(description="Only those in this state, or in one of several: `queued,held`.")]
+States = Annotated[str, Query(description="Only those in this state, in one of several (`queued,held`), or `waiting`.")]
 Of = Annotated[str, Query(description="Only those of this user.")]
 Name = Annotated[str, Query(description="Only those of this name.")]
 Tag = Annotated[str, Query(description="Only those with this tag.")]
@@ -201,6 +201,7 @@ class ListRoutes:
         """Jobs that are not over, or all: who runs first, then who waits, in the order of the policy."""
         if not columns and limit is not None and limit > MOST:
             raise UserError(f"limit is {MOST} at most: a page says where the next one is; or ask for columns=true")
+        state = ",".join("queued,held" if one == "waiting" else one for one in state.split(","))
         states = frozenset(state.split(",")) if state else frozenset()
         check_states(states)
         wanted = {key: value for key, value in (("user", user), ("name", name), ("array", array)) if value}

@@ -194,6 +194,15 @@ class JobRoutes:
         return await self._lookup.one(job)
 
     @Route(
+        "POST /jobs/{job}/requeue", "requeueJob", "Let a running job wait again", "Jobs", _ONE, NOT_CHANGED,
+        may=owner("requeue job {job}"),
+    )  # fmt: skip
+    async def requeue(self, job: str) -> Response:
+        """Ask a running job to end; it waits again then, and its next attempt has the same id."""
+        await self._context.ask(tasks.each(self._lookup.open_ids(job), self._context.commands.requeue))
+        return await self._lookup.one(job)
+
+    @Route(
         "GET /jobs/{job}/environment", "getEnvironment", "Read a job's environment", "Jobs",
         ok("Its variables.", replies.Variables, {"environment": {"HOME": "/home/ann"}}), NO_JOB,
         may=owner("read the environment of job {job}"),

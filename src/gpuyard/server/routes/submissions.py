@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -38,17 +37,12 @@ from gpuyard.server.request_fields import (
     request_type,
 )
 from gpuyard.spec.fields import FIELDS
-from gpuyard.spec.notation import parse_array
+from gpuyard.spec.notation import default_name, is_default_name, parse_array
 from gpuyard.spec.work import DEFAULTS, Work
 from gpuyard.units import check_signal
 
 RETRY_DELAY = 30.0  # default number of seconds before the first retry
 MOST_SCRIPT = 2**22
-
-
-def program(command: Sequence[str]) -> str:
-    """A command's name; bytes that are not UTF-8 are replaced, because SQLite does not take them."""
-    return os.fsencode(command[0].rpartition("/")[2]).decode(errors="replace")
 
 
 def check_command(command: list[str], directory: str) -> None:
@@ -130,7 +124,7 @@ class AskedForJob(_JobFields):
                 value = getattr(settings, name) if name in _IN_SETTINGS else DEFAULTS[name]
             found[name] = tuple(value) if isinstance(value, list) else value
         if "name" in found:
-            found["name"] = found["name"] or program(command)
+            found["name"] = found["name"] or default_name(command)
         if "signal" in found:
             found["signal"] = check_signal(found["signal"])
         if any(is_url(ref) for ref in found.get("notify", ())):
@@ -365,8 +359,8 @@ class Copy(Changes):
         new = replace(work, task=None, tasks=None, predicted=None, profiles="", ooms=0, blameless=0)
         work, request = self.applied(new, fresh, settings)
         if self.command is not None:
-            is_usual = work.name == program(work.command) and self.name is None
-            name = program(self.command) if is_usual else work.name
+            is_usual = self.name is None and is_default_name(work.name, work.command)
+            name = default_name(self.command) if is_usual else work.name
             work = replace(work, command=tuple(self.command), script="", name=name)
         work = replace(work, directory=self.directory or work.directory)
         check_command(list(work.command), work.directory)

@@ -20,10 +20,9 @@ from gpuyard.cli.terminal.styled_lines import (
     headed,
     table,
     to_ascii,
-    wrap,
 )
 from gpuyard.cli.terminal.text_table import columns as columns_of
-from gpuyard.cli.terminal.text_table import gpu_notes, how_far, indices, instant, share, span, visible
+from gpuyard.cli.terminal.text_table import gpu_notes, how_far, indices, instant, share, span, visible, wrap
 from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -53,18 +52,18 @@ def gpu_table(model: Model, gpus: Sequence[Gpu], bars: str) -> tuple[str, list[L
 
 
 def _memory(gpu: Gpu, running: Sequence[Row]) -> Cell:
-    """Used memory; of a simulated GPU, what its jobs asked for."""
+    """Used memory; what its jobs asked for where that is not measured."""
     total, used = gpu["memory_total"], gpu["memory_used"]
     if not total:
         return Cell("-")
-    if used is None or gpu.get("simulated"):
+    if used is None:
         used = sum(row.gpu_memory or total for row in running if gpu["index"] in row.gpus)
     return Cell(f"{format_size(used)}/{format_size(total)}", "bar", used / total)
 
 
 def _utilization(gpu: Gpu) -> Cell:
     value = gpu["utilization"]
-    return Cell("-" if value is None or gpu.get("simulated") else f"{value:.0f}%")
+    return Cell("-" if value is None else f"{value:.0f}%")
 
 
 def _jobs_on(gpu: Gpu, names: dict[str, str]) -> Cell:

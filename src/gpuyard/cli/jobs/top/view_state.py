@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuyard.cli.terminal.styled_lines import fold
-from gpuyard.cli.terminal.text_table import instant, visible
+from gpuyard.cli.terminal.text_table import fold, instant, visible
 
 if TYPE_CHECKING:
     from gpuyard.api.types import Columns, Gpu, Job, Progress

@@ -1,0 +1,63 @@
+"""Options of Slurm's on a command line of gpuyard's."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuyard.cli.jobs.job_options import Options
+from gpuyard.cli.jobs.job_script import split_line, word_for
+from gpuyard.cli.jobs.submit import read_plain
+from gpuyard.errors import UserError
+from gpuyard.spec.fields import FIELD, FIELDS
+from gpuyard.spec.kinds import SWITCH, Moment
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--partition gpu", "gpuyard has no --partition gpu: there are no partitions here; leave it out"),
+        ("-p gpu", "gpuyard has no -p gpu: there are no partitions here; leave it out"),
+        ("--mem=8G", "gpuyard has no --mem=8G: host memory is not managed here; leave it out"),
+        ("--gres=gpu:2", "gpuyard has no --gres=gpu:2: write --gpus 2"),
+        ("--gres=shard:2", "GPUs are shared by memory here: --gpu-memory 6G is a share"),
+        ("--ntasks 2", "a job is one command, which starts its processes and threads itself"),
+        ("--tasks-per-node=2", "a job is one command"),
+        ("-N 2", "gpuyard has no -N 2: there is one machine here"),
+        ("-N1", "gpuyard has no -N1: leave it out"),
+        ("--nice=5", "write --priority=-5"),
+        ("--mail-type=END", "write --notify ADDRESS --notify-on"),
+    ],
+)
+def test_each_is_answered_with_gpuyards_word(line: str, told: str) -> None:
+    words = [*line.split(), "--", "true"]
+    assert read_plain(words) is None  # typer reads it, and asks for the word
+    assert told in word_for(words[0].partition("=")[0], words)
+
+
+def test_what_is_no_option_of_slurms_has_no_word() -> None:
+    assert word_for("--nosuch", ["--nosuch", "x"]) == ""
+
+
+def test_a_line_of_sbatch_is_split_at_its_script() -> None:
+    assert split_line(["-J", "x", "--hold", "--gpus=2", "a.sh", "-n", "3"]) == (
+        ["-J", "x", "--hold", "--gpus=2"], ["a.sh", "-n", "3"]
+    )  # fmt: skip
+    assert split_line(["--wrap", "echo hi"]) == (["--wrap", "echo hi"], [])
+
+
+@pytest.mark.parametrize("text", ["90", "1.5", " 90 "])
+def test_a_time_without_a_unit_is_refused_with_both_readings(text: str) -> None:
+    with pytest.raises(UserError, match=r"--time .*: .*m or .*s\? Write the unit"):
+        Options(time=text).body()
+    assert Options(time="90m").body() == {"time_limit": 5400.0}
+    assert Options(estimate="90").body() == {"estimate": 90.0}
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+def test_every_field_has_a_sentence_with_an_example_that_it_takes(field: object) -> None:
+    found = FIELD[getattr(field, "name", "")]
+    assert found.complaint("x?").endswith(f", as in {found.example}, not 'x?'")
+    assert found.example
+    assert ", as in " in found.json_wanted
+    assert found.parse(found.example, Moment(0.0)) is not None
+    assert found.kind is not SWITCH or found.wanted == "true or false"

@@ -1,0 +1,27 @@
+"""Tables on a narrow terminal."""
+
+from __future__ import annotations
+
+from gpuyard.cli.terminal.text_table import columns, lines
+
+WHY = "needs 4 GPUs, 0 idle; 2 are reserved for ann until Friday, and one is drained for repair"
+HEADS = ("ID", "NAME", "STATE", "REASON")
+
+
+def test_the_last_column_is_wrapped_and_nothing_is_lost() -> None:
+    found = lines(HEADS, [("1", "train.py", "queued", WHY), ("2", "eval.py", "running", "")], 60)
+    assert max(map(columns, found)) <= 60
+    assert found[0] == "ID  NAME      STATE    REASON"
+    assert [line[:23].strip() for line in found[1:]] == ["1   train.py  queued", "", "", "2   eval.py   running"]
+    assert " ".join(line[23:] for line in found[1:-1]).split() == WHY.split()
+
+
+def test_it_is_below_the_others_where_these_leave_no_room() -> None:
+    found = lines(HEADS, [("1", "a name that is rather long", "queued", WHY)], 48)
+    assert max(map(columns, found)) <= 48
+    assert found[2:4] == ["1   a name that is rather long  queued", "    needs 4 GPUs, 0 idle; 2 are reserved for ann"]
+    assert " ".join(found[3:]).split() == WHY.split()
+
+
+def test_a_wide_table_is_left_alone() -> None:
+    assert lines(HEADS, [("1", "x", "queued", WHY)], None)[1].endswith(WHY)
