@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, create_model
 
 from gpuyard.config import Settings
 from gpuyard.core.model import Request
+from gpuyard.daemon.commands import Edit
 from gpuyard.daemon.jobs.intake import JobRequest
 from gpuyard.daemon.jobs.profiles import check_profile
 from gpuyard.errors import Bug, UserError
@@ -298,6 +299,15 @@ class Changes(AskedForJob):
         """The names of the changed fields, as JSON has them."""
         return {name.rstrip("_") for name in self.model_fields_set}
 
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The changed fields, as JSON has them."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    def edit(self, settings: Settings) -> Edit:
+        dependency = (self.dependency or "") if "dependency" in self.given else None
+        return Edit(self.given, lambda work, asked: self.applied(work, asked, settings), dependency)
+
     def applied(self, work: Work, request: Request, settings: Settings) -> tuple[Work, Request]:
         """Work and request after the changes."""
         changed = self._work(work, settings)
@@ -362,7 +372,7 @@ class Copy(Changes):
     def copied(self, work: Work, request: Request, settings: Settings) -> JobRequest:
         """The new job, without the old one's dependencies, begin time and deadline."""
         fresh = replace(request, after=(), begin=0.0, deadline=math.inf, array="", at_most=0)
-        new = replace(work, task=None, tasks=None, predicted=None, profiles="", ooms=0, blameless=0)
+        new = replace(work, task=None, tasks=None, shared="", predicted=None, profiles="", ooms=0, blameless=0)
         work, request = self.applied(new, fresh, settings)
         if self.command is not None:
             is_usual = work.name == program(work.command) and self.name is None
