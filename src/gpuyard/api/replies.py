@@ -138,6 +138,7 @@ class Standing(TypedDict):
     """What counts against them in fair shares: the longer ago, the less."""
     quota_gpus: int | None
     quota_gpu_hours: float | None
+    quota_queued: int | None
 
 
 class Rules(TypedDict):

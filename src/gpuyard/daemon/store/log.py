@@ -420,18 +420,22 @@ class Checkpoints:
         self.wanted = False  # whether a checkpoint is asked for
 
     def make(self, state: State, *, idle: bool) -> bool:
-        """If it is time to: drop jobs that are over from the state, and keep it. The state must match the log."""
-        behind = self._store.last - self._store.checkpointed
-        if behind <= (0 if self.wanted else _EVERY[0 if idle else 1]) or time.monotonic() < self._not_before:
+        """If it is time to, keep the state, which must match the log; whether jobs that are over were dropped."""
+        behind, jobs = self._store.last - self._store.checkpointed, len(self._store.open)
+        few, many = _EVERY  # it takes the longer the more jobs there are
+        least = max(few, jobs // 4) if idle else max(many, jobs)
+        if behind <= (0 if self.wanted else least) or time.monotonic() < self._not_before:
             return False
         self.wanted = False
-        compact(state)
+        compacts = len(state.ids) - jobs > jobs // 4
+        if compacts:
+            compact(state)
         try:
             self._store.keep(state)
         except StoreFailing as error:  # the log has everything, so nothing is lost
             log.warning("%s", error)
             self._not_before = time.monotonic() + _RETRY
-        return True
+        return compacts
 
 
 class NoSuchJob(UserError):

@@ -24,16 +24,18 @@ from gpuyard.server.request_fields import (
     ArrayText,
     Command,
     Directory,
-    Environment,
     Estimate,
     From,
     GpuMemory,
     Gpus,
     Grace,
     Priority,
+    Script,
     Tags,
     Text,
     TimeLimit,
+    Variables,
+    WholeEnvironment,
     Word,
     declared,
     request_type,
@@ -44,7 +46,6 @@ from gpuyard.spec.work import DEFAULTS, Work
 from gpuyard.units import check_signal
 
 RETRY_DELAY = 30.0  # default number of seconds before the first retry
-MOST_SCRIPT = 2**22
 
 
 def program(command: Sequence[str]) -> str:
@@ -159,15 +160,13 @@ class Submission(AskedForJob):
 
     command: Command
     directory: Annotated[Text | None, declared("directory")] = None
-    environment: Annotated[
-        Environment | None, Field(description="All of its environment; if not said, that of a login.")
-    ] = None
-    variables: Annotated[Environment, declared("variables")] = {}  # noqa: RUF012  # pydantic copies defaults
+    environment: Annotated[WholeEnvironment | None, declared("environment")] = None
+    variables: Variables = {}  # noqa: RUF012  # pydantic copies defaults
     tags: Tags = []  # noqa: RUF012
     umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit."), WHOLE] = 0o022
     hold: bool = False
     array: ArrayText = None
-    script: Annotated[Text | None, Field(description="A text that is run in place of the command's first word.")] = None
+    script: Script | None = None
     own_id: Annotated[bool, Field(description="Whether `{id}` in its command is its id.")] = False
     row: Annotated[BatchRow | None, Field(description="Of a batch: where it stands in the file.")] = None
 
@@ -243,7 +242,9 @@ class Batch(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     jobs: Annotated[list[Submission], Field(min_length=1)]
-    environment: Annotated[Environment | None, Field(description="Of those jobs that have none of their own.")] = None
+    environment: Annotated[WholeEnvironment | None, Field(description="Of those jobs that have none of their own.")] = (
+        None
+    )
     batch: Annotated[BatchName | None, Field(description="What they are called together.")] = None
     skip_refused: Annotated[
         StrictBool, Field(description="Whether those that can never run here are left out, and the others taken.")
@@ -262,8 +263,6 @@ class Batch(BaseModel):
 
 
 def _check_script(script: str | None) -> None:
-    if script is not None and len(script) > MOST_SCRIPT:
-        raise UserError(f"the script has more than {MOST_SCRIPT // 2**20} MiB; let it be short, and call the rest")
     if script is not None and not script.startswith("#!"):
         raise UserError("the script does not say what runs it; begin it with a line like #!/bin/bash")
 
