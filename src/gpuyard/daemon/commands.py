@@ -264,8 +264,9 @@ class Commands:
         work, request = change(*self.description(job))
         if dependency is not None:
             request = replace(request, after=_without(job, self._intake.follow(dependency, request, work.name)))
-        if "begin" not in given:  # the time of a retry is not in what was asked for
-            request = replace(request, begin=float(context.state.table.begin[context.state.row_of[job]]))
+        begin = float(context.state.table.begin[context.state.row_of[job]])
+        if "begin" not in given and begin != request.begin:  # the time of a retry is not in what was asked for
+            request = replace(request, begin=begin)
         if "gpu_memory" in given:
             work, request = self._estimates.fitted(work, request)
         if self._phase(job) not in (Phase.PLACED, Phase.RUNNING):

@@ -34,7 +34,8 @@ from gpuyard.gpus.base import Reading
 from gpuyard.spec.work import Work
 
 _Answer = TypeVar("_Answer")
-SLICE = 0.01  # seconds of a turn that a long request may take; to write what it did takes twice as long
+SLICE = 0.005  # seconds of a turn that a long request may take at most; to write what it did takes three times as long
+_LONG_TURN = 0.025  # seconds: after a longer turn the next slice is shorter
 _COARSE = 0.1  # seconds by which the times of files may lag behind
 
 
@@ -133,7 +134,7 @@ class Inbox:
                     raise StoreFailing(problem)
                 value = command()
                 if isinstance(value, Generator):
-                    self._long.append((value, answer))
+                    answers += self._step(value, answer)
                 else:
                     answers.append((answer, value))
             except Exception as error:  # theirs to handle; a refusal has recorded nothing
@@ -155,13 +156,18 @@ class Inbox:
             return []
         steps, answer = self._long.popleft()
         try:
+            return self._step(steps, answer)
+        except Exception as error:
+            answer.set_exception(error)
+            return []
+
+    def _step(self, steps: Steps[Any], answer: Future[Any]) -> list[tuple[Future[Any], Any]]:
+        """The answer, if this was the last step; most requests have only one."""
+        try:
             next(steps)
         except StopIteration as end:
             return [(answer, end.value)]
-        except Exception as error:
-            answer.set_exception(error)
-        else:
-            self._long.append((steps, answer))
+        self._long.append((steps, answer))
         return []
 
     def give_up(self, error: Exception) -> None:
@@ -219,7 +225,7 @@ class Context:
         self.intents: dict[int, Intent | None] = {}
         """Long requests by number, to be written with the next records: how far they are; None: they are done."""
         self._intent = store.last_intent
-        self._slice_end = 0.0
+        self._slice, self._slice_began, self._slice_end = SLICE, 0.0, 0.0
         self.new_leases: list[str] = []
         """Waiting leases whose process the engine must watch as soon as they are written."""
         self._descriptions: dict[str, Record] = {}
@@ -258,7 +264,11 @@ class Context:
         self.intents[intent] = Intent(done, before.what if before else "")
 
     def begin_slice(self) -> None:
-        self._slice_end = time.monotonic() + SLICE
+        """A turn begins; long requests get less of it if the last one took long, by whatever."""
+        now = time.monotonic()
+        took, self._slice_began = now - self._slice_began, now
+        self._slice = SLICE if not self.inbox.is_busy else min(SLICE, self._slice * (0.5 if took > _LONG_TURN else 1.2))
+        self._slice_end = now + self._slice
 
     @property
     def slice_is_over(self) -> bool:

@@ -138,10 +138,9 @@ class Daemon:
         self.due_back = time.monotonic()
         if self.failing and time.monotonic() >= self._retry_at:
             self._try_again()
-        answers = self.context.inbox.hear(self.failing)
-        if not self.failing:
-            self.context.begin_slice()
-            answers += self.context.inbox.go_on()
+        self.context.begin_slice()
+        answers = [] if self.failing else self.context.inbox.go_on()
+        answers += self.context.inbox.hear(self.failing)
         now = self.clock.now()  # after what was asked, which has times of its own
         self._observe(now)
         if not self.failing:
@@ -202,7 +201,8 @@ class Daemon:
         if not self.failing:
             self._reports = []
         self._written += records
-        if not self.failing and self.context.checkpoints.make(self.state, idle=not records and not self.context.inbox):
+        idle, busy = not records and not self.context.inbox, self.context.inbox.is_busy
+        if not self.failing and self.context.checkpoints.make(self.state, idle=idle, busy=busy):
             self.planning.renumbered()
         return True
 

@@ -76,10 +76,15 @@ class BulkChanges:
 
     def _check(self, jobs: Sequence[str], how: Mapping[str, Any]) -> Steps[None]:
         """Refuse an edit that one of the jobs could never run with."""
-        edit = self._edit(how)
+        edit, before = self._edit(how), None
         for place, job in enumerate(jobs):
             if place and len(jobs) > MANY and self._context.slice_is_over:
                 yield
+            view = self._context.store.open.get(job)
+            like = view and (view.state, view.priority, {**view.work, "task": None})
+            if like is not None and like == before and edit.dependency is None:
+                continue  # a task like the one before, which can run with it
+            before = like
             try:
                 self._commands.edited(job, edit)
             except (NotNow, NoSuchJob):

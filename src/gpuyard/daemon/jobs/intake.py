@@ -21,7 +21,7 @@ from gpuyard.daemon.planning import Planning
 from gpuyard.daemon.store.log import hashed
 from gpuyard.daemon.store.records import plain_request, request_of
 from gpuyard.errors import UserError, suggest
-from gpuyard.spec.notation import AFTER, Array, number_of, parse_array, parse_dependency, ranges, some_of, task_id
+from gpuyard.spec.notation import AFTER, Array, number_of, parse_array, parse_dependency, some_of, task_id
 from gpuyard.spec.work import Work, common
 
 T = TypeVar("T")
@@ -144,7 +144,8 @@ class NewJobs(NamedTuple):
     id: str
     request: Request
     work: Work
-    tasks: tuple[int, ...] = ()  # of an array
+    array: str = ""  # as its submitter wrote it
+    tasks: tuple[int, ...] = ()
     trials: tuple[NewJobs, ...] = ()  # jobs that profile it first; they are recorded before it
     hold: bool = False
     own_id: bool = False
@@ -162,7 +163,8 @@ class NewJobs(NamedTuple):
         for trial in self.trials:
             yield from trial.jobs()
         work = self.work.to_json()
-        for id, task in zip(self.ids, self.tasks or (None,), strict=True):
+        for task in self.tasks or (None,):
+            id = self.id if task is None else task_id(self.id, task)
             own = work if task is None else {**work, "task": task}
             if self.own_id:
                 own = {**own, "command": tuple(word.replace("{id}", id) for word in self.work.command)}
@@ -171,16 +173,16 @@ class NewJobs(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         return {
             "id": self.id, "request": plain_request(self.request), "work": self.work.to_json(),
-            "tasks": ranges(self.tasks) if self.tasks else "", "trials": [trial.to_json() for trial in self.trials],
+            "array": self.array, "trials": [trial.to_json() for trial in self.trials],
             "hold": self.hold, "own_id": self.own_id,
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NewJobs:
-        tasks = parse_array(data["tasks"]).tasks if data["tasks"] else ()
+        tasks = parse_array(data["array"]).tasks if data["array"] else ()
         trials = tuple(map(cls.from_json, data["trials"]))
         request, work = request_of(data["request"]), Work.from_json(data["work"])
-        return cls(data["id"], request, work, tasks, trials, data["hold"], data["own_id"])
+        return cls(data["id"], request, work, data["array"], tasks, trials, data["hold"], data["own_id"])
 
 
 class IntakeResult(NamedTuple):
@@ -395,7 +397,7 @@ class Intake:
         id = context.next_id()
         if array:
             request = replace(request, array=id)
-        return NewJobs(id, request, work, array.tasks if array else (), trials, one.hold, one.own_id)
+        return NewJobs(id, request, work, one.array, array.tasks if array else (), trials, one.hold, one.own_id)
 
     def _shared(self, work: Work, request: Request, array: Array, contents: dict[str, str]) -> tuple[Work, Request]:
         """What the tasks of an array run and ask for; what they have in common is stored once."""

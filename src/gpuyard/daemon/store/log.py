@@ -409,6 +409,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 log = logging.getLogger("gpuyard")
+_LATER = 20  # times as many events while a long request is under way
 _EVERY = 5_000, 20_000  # events: when there is nothing else to do, and at most
 _RETRY = 60.0
 
@@ -419,16 +420,15 @@ class Checkpoints:
         self._not_before = -math.inf
         self.wanted = False  # whether a checkpoint is asked for
 
-    def make(self, state: State, *, idle: bool) -> bool:
+    def make(self, state: State, *, idle: bool, busy: bool = False) -> bool:
         """If it is time to, keep the state, which must match the log; whether jobs that are over were dropped."""
         behind, jobs = self._store.last - self._store.checkpointed, len(self._store.open)
         few, many = _EVERY  # it takes the longer the more jobs there are
-        least = max(few, jobs // 4) if idle else max(many, jobs)
+        least = max(few, jobs // 4) if idle else max(many, jobs) * (_LATER if busy else 1)
         if behind <= (0 if self.wanted else least) or time.monotonic() < self._not_before:
             return False
         self.wanted = False
-        compacts = len(state.ids) - jobs > jobs // 4
-        if compacts:
+        if compacts := len(state.ids) - jobs > jobs // 4:
             compact(state)
         try:
             self._store.keep(state)

@@ -311,7 +311,9 @@ class Changes(AskedForJob):
         """Work and request after the changes."""
         changed = self._work(work, settings)
         told = self._estimate_told(work, request) is not None or changed.time_limit is not None
-        return replace(changed, estimated=told), self._request(work, changed, request, settings)
+        if changed.estimated != told:
+            changed = replace(changed, estimated=told)
+        return changed, self._request(work, changed, request, settings)
 
     def _work(self, work: Work, settings: Settings) -> Work:
         found = self._stored(_STORED & self.model_fields_set, settings, work.command)
@@ -320,7 +322,7 @@ class Changes(AskedForJob):
         taken_back = "retry_delay" in found and self.retry_delay is None
         if taken_back or (found.get("retries") and not work.retry_delay and "retry_delay" not in found):
             found["retry_delay"] = RETRY_DELAY
-        return replace(work, **found)
+        return replace(work, **found) if found else work
 
     def _request(self, before: Work, after: Work, request: Request, settings: Settings) -> Request:
         given = self.model_fields_set
@@ -346,7 +348,7 @@ class Changes(AskedForJob):
             limit = after.time_limit or math.inf
             found["limit"] = limit
             found["estimate"] = min(self._estimate(before, request, settings), limit)
-        return replace(request, **found)
+        return replace(request, **found) if found else request
 
     def _estimate(self, before: Work, request: Request, settings: Settings) -> float:
         """Seconds: its own estimate, else its limit, else the default."""
