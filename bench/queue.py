@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -241,7 +242,7 @@ def bulk(count: int) -> Results:
             ("cancelled by name", count, "/jobs/bulk", {"action": "cancel", "name": "sweep"}),
         ]
         for what, size, target, body in steps:
-            seconds, waits = _beside_others(path, lambda t=target, b=body: connection.call("POST", t, b))
+            seconds, waits = _beside_others(path, partial(connection.call, "POST", target, body))
             found[f"{size:,} tasks {what}, s"] = seconds
             found[f"{size:,} tasks {what}, a second"] = size / seconds
             found[f"another's submit while {size:,} tasks are {what}, worst ms"] = 1000 * max(waits, default=0.0)

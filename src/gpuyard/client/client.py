@@ -202,12 +202,16 @@ class Client(EventCalls, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Bat
         jobs: Sequence[str] | None = None,
         all: bool = False,
         grace: float | None = None,
-        **changes: Unpack[Wishes],
+        changes: Wishes | None = None,
     ) -> BulkChange:
         """Cancel, hold, release, edit or retry all jobs that match, or none; of `user`, by default one's own."""
         said = {"name": name, "tag": tag, "user": user, "state": state, "array": array, "text": text, "all": all}
         body: dict[str, Any] = {"action": action, **{key: value for key, value in said.items() if value}}
-        more = {"jobs": None if jobs is None else list(jobs), "grace": grace, "changes": fields_body(changes) or None}
+        more = {
+            "jobs": None if jobs is None else list(jobs),
+            "grace": grace,
+            "changes": changes and fields_body(changes),
+        }
         body |= {key: value for key, value in more.items() if value is not None}
         return cast(BulkChange, self._ask_once("/jobs/bulk", body, patience=LONG))
 

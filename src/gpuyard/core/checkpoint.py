@@ -7,7 +7,7 @@ decided as before. Rows are stored; what can be computed from them is not.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any
@@ -90,7 +90,8 @@ def _packed(column: Floats | Ints | Flags, name: Callable[[int], Any] | None = N
     return {"runs": [[length, _plain(value)] for length, value in zip(lengths, values, strict=True)]}
 
 
-def _unpacked(packed: Any) -> Sequence[Any]:
+def _unpacked(packed: Any) -> Any:
+    """The values of a column, in order."""
     if isinstance(packed, list):  # of an earlier version
         return packed
     if "bytes" in packed:

@@ -109,6 +109,7 @@ def _share(value: float | None) -> float | None:
     return value
 
 
+_NO_NUL = r"^[^\x00]*$"
 _SEVERAL = (kinds.WORDS, kinds.LIST, kinds.INDICES, kinds.VARIABLES)
 
 
@@ -121,10 +122,13 @@ def declared(name: str, **more: Any) -> Any:
     return Field(**{"description": field.description or None, **given, **more})
 
 
-def _words(name: str, word: Any) -> Any:
-    """A list of texts, each of which has a limit."""
-    longest = FIELD[name].longest
-    return list[Annotated[word, Field(max_length=longest, json_schema_extra={"maxLength": longest})]]
+def _each(name: str) -> Any:
+    """The limit of each of several texts."""
+    return Field(max_length=FIELD[name].longest)
+
+
+def _told(name: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": _NO_NUL, "maxLength": FIELD[name].longest})
 
 
 def _in_all(name: str) -> AfterValidator:
@@ -144,12 +148,11 @@ def _in_all(name: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-_NO_NUL = r"^[^\x00]*$"
 _SECONDS = {"type": "number", "minimum": 0, "maximum": _LARGEST}
 _INSTANT: dict[str, Any] = {"anyOf": [{"type": "string", "format": "date-time"}, _SECONDS]}
 Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string", "pattern": _NO_NUL})]
 Word = Annotated[str, AfterValidator(_word), WithJsonSchema({"type": "string", "pattern": _NO_NUL})]
-Tags = Annotated[_words("tags", Word), declared("tags")]
+Tags = Annotated[list[Annotated[Word, _each("tags"), _told("tags")]], declared("tags")]
 WHOLE = BeforeValidator(_whole)  # behind limits: those that come later are not in the schema
 Index = Annotated[int, Field(ge=0, le=MOST_INDEX, strict=True), WHOLE]
 Instant = Annotated[
@@ -177,9 +180,11 @@ Environment = Annotated[
         }
     ),
 ]
-Command = Annotated[_words("command", Text), declared("command", min_length=1), _in_all("command")]
+Command = Annotated[
+    list[Annotated[Text, _each("command"), _told("command")]], declared("command", min_length=1), _in_all("command")
+]
 Directory = Annotated[Text, declared("directory", description="Where it runs: an absolute path.")]
-Script = Annotated[Text, declared("script", json_schema_extra={"maxLength": FIELD["script"].longest})]
+Script = Annotated[Text, declared("script"), _told("script")]
 Variables = Annotated[Environment, declared("variables"), _in_all("variables")]
 WholeEnvironment = Annotated[Environment, _in_all("environment")]
 Gpus = Annotated[int | None, declared("gpus"), WHOLE]
@@ -216,7 +221,7 @@ def request_type(field: JobField) -> Any:
     if field.kind is kinds.INSTANT:
         return Annotated[Instant, declared(field.name)]
     if field.kind in (kinds.WORDS, kinds.LIST):
-        plain: Any = _words(field.name, Word)
+        plain: Any = list[Annotated[Word, _each(field.name), _told(field.name)]]
     else:
         plain = Literal[field.choices] if field.kind is kinds.CHOICE else _PLAIN[field.kind]
     kind: Any = plain if field.default is not None else plain | None

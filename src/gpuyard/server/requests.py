@@ -103,7 +103,8 @@ class IdempotentRequests:
         if before is not None:  # also where the command would fail now
             return _answer(request, known_answer(sent, before), replayed=True, status=status)
         act = await prepare()
-        return _answer(request, *await self._context.ask(lambda: self._repeats.once(sent, act)), status=status)
+        answer, replayed = await self._context.ask(lambda: self._repeats.once(sent, act))
+        return _answer(request, answer, replayed, status)
 
     async def _sent(self, request: Request, more: str) -> KeyedRequest:
         key = request.headers[KEY_HEADER]

@@ -22,7 +22,7 @@ from gpuyard.errors import UserError
 from gpuyard.server.routes.submissions import Changes
 from gpuyard.spec.work import Work, joined, without
 
-COUNT = 3 * MANY
+COUNT = MANY + 20
 ANN = Request(estimate=60.0, user="ann", preemptible=False)
 
 
@@ -208,7 +208,11 @@ def test_what_tasks_share_is_stored_once(full_queue: Busy) -> None:
 
 
 def test_a_task_keeps_what_differs_from_the_others(full_queue: Busy) -> None:
-    full_queue.ask(lambda: full_queue.desk.edit("1_5", Changes(tags=[], comment="mine").edit(full_queue.yard.settings)))
+    full_queue.ask(
+        lambda: full_queue.desk.edit(
+            "1_5", Changes.model_validate({"tags": [], "comment": "mine"}).edit(full_queue.yard.settings)
+        )
+    )
     full_queue.die()
     assert full_queue.store.open["1_5"].work.get("tags") is None
     assert full_queue.store.open["1_5"].work["comment"] == "mine"

@@ -155,7 +155,7 @@ class NewJobs(NamedTuple):
         return [task_id(self.id, task) for task in self.tasks] or [self.id]
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         return len(self.trials) + (len(self.tasks) or 1)
 
     def jobs(self) -> Iterator[tuple[str, NewJobs, dict[str, Any]]]:
@@ -331,7 +331,7 @@ class Intake:
                 )
 
     def _record(self, entries: Sequence[NewJobs], answer: T) -> Steps[T]:
-        context, count = self._context, sum(entry.count for entry in entries)
+        context, count = self._context, sum(entry.size for entry in entries)
         self._hashed = None  # its owner may change it
         context.environments |= self._asked.contents
         if count <= MANY:
@@ -347,7 +347,7 @@ class Intake:
         """Record the jobs of a request that is written down, a slice a turn."""
         user = entries[0].request.user
         self._context.keep_ids(max(number_of(entry.id) for entry in entries))
-        self._coming[user] += sum(entry.count for entry in entries) - done
+        self._coming[user] += sum(entry.size for entry in entries) - done
 
         def record(job: tuple[str, NewJobs, Mapping[str, Any]]) -> None:
             self._submitted(*job)

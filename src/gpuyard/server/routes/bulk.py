@@ -12,6 +12,7 @@ from gpuyard.api import replies
 from gpuyard.api.types import OVER
 from gpuyard.daemon.context import Steps
 from gpuyard.daemon.jobs.bulk import CANCEL, EDIT, Chosen
+from gpuyard.daemon.jobs.intake import JobRequest
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
@@ -135,7 +136,7 @@ class BulkRoutes:
         commands, slices = self._context.commands, self._context.daemon.context
 
         def again() -> Steps[dict[str, Any]]:
-            wanted = []
+            wanted = list[JobRequest]()
             for copy in copies:
                 if wanted and slices.slice_is_over:
                     yield
