@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -226,6 +227,57 @@ def long_queue(count: int) -> Results:
     }
 
 
+def bulk(count: int) -> Results:
+    """An array submitted, edited, held, released and cancelled by its name, while another client submits."""
+    with daemon(1) as (process, path, _):
+        connection, found = Connection(path), Results()
+        connection.call("POST", "/jobs", job("sleep", "600"))  # so that all others wait
+        part = f"0-{count // 10 - 1}"
+        connection.call("POST", "/jobs", job("true", name="part", array=part))
+        steps: list[tuple[str, int, str, dict[str, Any]]] = [
+            ("submitted", count, "/jobs", job("true", name="sweep", array=f"0-{count - 1}")),
+            ("edited", count // 10, "/jobs/bulk", {"action": "edit", "name": "part", "changes": {"priority": 1}}),
+            ("held", count, "/jobs/bulk", {"action": "hold", "name": "sweep"}),
+            ("released", count, "/jobs/bulk", {"action": "release", "name": "sweep"}),
+            ("cancelled by name", count, "/jobs/bulk", {"action": "cancel", "name": "sweep"}),
+        ]
+        for what, size, target, body in steps:
+            seconds, waits = _beside_others(path, partial(connection.call, "POST", target, body))
+            found[f"{size:,} tasks {what}, s"] = seconds
+            found[f"{size:,} tasks {what}, a second"] = size / seconds
+            found[f"another's submit while {size:,} tasks are {what}, worst ms"] = 1000 * max(waits, default=0.0)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        found["peak memory, MB"] = int(status.split("VmHWM:")[1].split()[0]) / 1024
+        connection.call("POST", "/jobs/1/cancel", {"grace": 0})
+    return found
+
+
+def _beside_others(path: Path, act: Callable[[], Any]) -> tuple[float, list[float]]:
+    """Seconds that a request takes, and those that the submits of another client take meanwhile."""
+    waits: list[float] = []
+    over, ready = threading.Event(), threading.Event()
+
+    def submit() -> None:
+        own = Connection(path)
+        while not over.is_set():
+            began = time.perf_counter()
+            own.call("POST", "/jobs", job("true", name="other", hold=True))
+            if ready.is_set():
+                waits.append(time.perf_counter() - began)
+            time.sleep(0.02)
+            ready.set()
+
+    other = threading.Thread(target=submit)
+    other.start()
+    ready.wait()
+    began = time.perf_counter()
+    act()
+    seconds = time.perf_counter() - began
+    over.set()
+    other.join()
+    return seconds, waits
+
+
 def long_history(count: int) -> Results:
     """How soon a daemon answers that has so many jobs behind it, and how much a daemon without work takes."""
     with tempfile.TemporaryDirectory(prefix="gpuyard-bench-") as folder:
@@ -321,13 +373,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, help="write the numbers as JSON")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work, for trying it out")
+    parser.add_argument("--only", help="the one measurement to make: bulk, for example")
     options = parser.parse_args()
     scale = 10 if options.quick else 1
     found: Results = {}
     for measure, size in (
         (start_latency, 300), (lambda n: durable_submits(32, n), 150), (short_jobs, 1600), (long_queue, 10_000),
-        (long_history, 100_000), (others, 10),
+        (bulk, 100_000), (long_history, 100_000), (others, 10),
     ):  # fmt: skip
+        if options.only not in (None, measure.__name__):
+            continue
         for name, value in measure(max(1, size // scale)).items():
             found[name] = value
             print(f"{name:60s} {'none started' if value is None else f'{value:10,.2f}'}", flush=True)

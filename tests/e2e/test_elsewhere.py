@@ -222,7 +222,7 @@ def test_a_token_is_stored_checked_and_forgotten(own_yard: Yard, tmp_path: Path)
     assert (done.code, done.out) == (0, "")
     assert f"you are {own_yard.client.who_am_i()['user']} at {url}" in done.err
     assert own_yard("ps", "--host", url).code == 0
-    assert own_yard("cancel", "--all", "--host", url).err == "no open job fits\n"
+    assert own_yard("cancel", "--all", "--host", url).err == "no job fits\n"
     assert own_yard("ps", "--host", url, more={"GPUYARD_TOKEN": "gy_wrong"}).code == 1
     assert own_yard("ps", more={"GPUYARD_TOKEN": token}).code == 0  # which is for hosts
     assert own_yard("logout", url).code == 0

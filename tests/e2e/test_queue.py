@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.yard import Yard, finish
 
 import gpuyard
-from gpuyard.api.types import Job
-from gpuyard.client.client import Client
 from gpuyard.client.transport import Invalid
 from gpuyard.errors import UserError
 
@@ -366,34 +363,33 @@ def test_jobs_are_chosen_by_what_they_are_like(yard: Yard) -> None:
     array = yard.submit("--hold", "--array", "1-3", "--name", "a", "--tag", "x", "--", "true")
     one = yard.submit("--hold", "--name", "b", "--tag", "x", "--", "true")
     other = yard.submit("--hold", "--name", "b", "--", "true")
-    done = yard("cancel", "--name", "b", "--tag", "x")
-    assert (done.code, done.err) == (0, f"1 job chosen\njob {one}: cancelled\n")
-    assert yard("cancel", "--tag", "x", "--state", "running").err == "no open job fits\n"
-    assert yard("cancel", "--user", "nobody-here", "--all").err == "no open job fits\n"
-    assert yard("cancel", "--tag", "x", other).err == "no open job fits\n"
-    assert yard("cancel", "--tag", "x").err == f"3 jobs chosen\njob {array}_[1-3]: cancelled\n"
+    done = yard("cancel", "--name", "b", "--tag", "x", "--json")
+    assert (done.code, done.err) == (0, "1 job cancelled\n")
+    assert [job["id"] for job in json.loads(done.out)] == [one]
+    assert yard("cancel", "--tag", "x", "--state", "running").err == "no job fits\n"
+    assert yard("cancel", "--user", "nobody-here", "--all").err == "no job fits\n"
+    assert yard("cancel", "--tag", "x", other).err == "no job fits\n"
+    assert yard("cancel", "--tag", "x", f"{array}_1").err == "1 job cancelled\n"
+    assert yard("cancel", "--tag", "x").err == "2 jobs cancelled\n"
     yard.submit("--gpus", "4", "--", *ENDLESS)
-    assert yard("release", "--all").err == f"1 job chosen\njob {other}: released\n"
-    assert yard("hold", "--name", "b").err == f"1 job chosen\njob {other}: held\n"
-    assert yard("cancel", "--all", "--grace", "0").err.startswith("2 jobs chosen\n")
+    assert yard("release", "--all").err == "1 job released\n"
+    assert yard("hold", "--name", "b").err == "1 job held\n"
+    ended = yard("cancel", "--all", "--grace", "0").err
+    assert ended == "2 jobs cancelled, 1 of them asked to end since they run\n"
 
 
-def test_a_chosen_job_that_ends_meanwhile_is_no_mistake(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    array = yard.submit("--hold", "--array", "1-2", "--name", "a", "--", "true")
-    one, other = (yard.submit("--hold", "--name", name, "--", "true") for name in ("b", "c"))
-    listed = Client.jobs
-
-    def jobs(self: Client, **wishes: Any) -> list[Job]:
-        found = listed(self, **wishes)
-        for id in (array, one):
-            yard.client.cancel(id)
-        return found
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Client, "jobs", jobs)
-        done = yard("cancel", "--all")
-    told = {f"job {one}: is over already", f"job {other}: cancelled", f"job {array}_[1-2]: is over already"}
-    assert (done.code, set(done.err.splitlines())) == (0, {"4 jobs chosen", *told})
+def test_jobs_of_a_name_are_retried_together(yard: Yard) -> None:
+    array = yard.submit("--array", "1-2", "--name", "bad", "--", "false")
+    one = yard.submit("--name", "bad", "--", "false")
+    well = yard.submit("--name", "bad", "--", "true")
+    for id in (array, one, well):
+        yard.wait(id)
+    yard.submit("--gpus", "4", "--", *ENDLESS)
+    done = yard("retry", "--name", "bad")
+    assert done.err == "3 jobs queued again\n"
+    new = done.out.split()
+    assert [yard.client.job(id).get("tasks", {"queued": 1}) for id in new] == [{"queued": 2}, {"queued": 1}]
+    assert yard("retry", "--name", "nobody").err == "no job fits\n"
     assert yard("cancel", one).code == 1, "that is one's own mistake"
 
 

@@ -27,6 +27,22 @@ class Ids(TypedDict):
     """What should be known of them."""
 
 
+class BulkChange(TypedDict):
+    """What became of all jobs that match."""
+
+    action: str
+    matched: int
+    """How many jobs match; each task of an array counts."""
+    changed: int
+    """How many of them it was done to; the others had begun, or ended, meanwhile."""
+    states: dict[str, int]
+    """How many of them were in each state."""
+    jobs: list[str]
+    """Those that match; tasks of an array together, as in `12_[0-99]`."""
+    ids: list[str]
+    """What the new jobs of a retry are called."""
+
+
 class Jobs(TypedDict):
     """A page of jobs."""
 
@@ -122,6 +138,7 @@ class Standing(TypedDict):
     """What counts against them in fair shares: the longer ago, the less."""
     quota_gpus: int | None
     quota_gpu_hours: float | None
+    quota_queued: int | None
 
 
 class Rules(TypedDict):

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Unpack, cast
 from urllib.parse import quote
 
+from gpuyard.api.replies import BulkChange
 from gpuyard.api.types import (
     OVER,
     Columns,
@@ -29,7 +30,7 @@ from gpuyard.api.types import (
     Usage,
     Wishes,
 )
-from gpuyard.client.connection import POLL, description, fields_body, query_of, remote_description, several
+from gpuyard.client.connection import LONG, POLL, description, fields_body, query_of, remote_description, several
 from gpuyard.client.endpoints import (
     AccessCalls,
     BatchCalls,
@@ -80,11 +81,11 @@ class Client(EventCalls, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Bat
 
     def submit_all(self, jobs: Sequence[Mapping[str, Any]], key: str | None = None) -> list[str]:
         """Queue all of these jobs, as made by `description`, or none; `@0` in a dependency is the first."""
-        return list(map(str, self._ask_once("/jobs/batch", several(jobs), key)["ids"]))
+        return list(map(str, self._ask_once("/jobs/batch", several(jobs), key, patience=LONG)["ids"]))
 
     def edit(self, id: str, **changes: Unpack[Wishes]) -> Job:
         """Change the request of a job, or of the open tasks of an array; None resets a field."""
-        return cast(Job, self._ask("PATCH", _of(id), fields_body(changes)))
+        return cast(Job, self._ask("PATCH", _of(id), fields_body(changes), patience=LONG))
 
     def clone(
         self,
@@ -100,11 +101,11 @@ class Client(EventCalls, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Bat
             new["command"] = list(command)
         if directory is not None:
             new["directory"] = os.path.abspath(directory) if self.host is None else os.fspath(directory)
-        return str(self._ask_once(f"{_of(id)}/clone", new)["id"])
+        return str(self._ask_once(f"{_of(id)}/clone", new, patience=LONG)["id"])
 
     def retry(self, id: str, **changes: Unpack[Wishes]) -> str:
         """Queue a finished job again; of an array, the tasks that did not succeed. Returns the new id."""
-        return str(self._ask_once(f"{_of(id)}/retry", fields_body(changes))["id"])
+        return str(self._ask_once(f"{_of(id)}/retry", fields_body(changes), patience=LONG)["id"])
 
     def jobs(
         self,
@@ -182,15 +183,41 @@ class Client(EventCalls, EstimateCalls, RuleCalls, AccessCalls, NotifyCalls, Bat
 
     def cancel(self, id: str, grace: float | None = None) -> Job:
         """Cancel a job; a running one is asked to end, and killed after `grace` seconds."""
-        return cast(Job, self._ask("POST", f"{_of(id)}/cancel", {"grace": grace}))
+        return cast(Job, self._ask("POST", f"{_of(id)}/cancel", {"grace": grace}, patience=LONG))
 
     def hold(self, id: str) -> Job:
         """Keep a waiting job from starting."""
-        return cast(Job, self._ask("POST", f"{_of(id)}/hold", {}))
+        return cast(Job, self._ask("POST", f"{_of(id)}/hold", {}, patience=LONG))
 
     def release(self, id: str) -> Job:
         """Release a held job."""
-        return cast(Job, self._ask("POST", f"{_of(id)}/release", {}))
+        return cast(Job, self._ask("POST", f"{_of(id)}/release", {}, patience=LONG))
+
+    def change_jobs(
+        self,
+        action: Literal["cancel", "hold", "release", "edit", "retry"],
+        *,
+        name: str = "",
+        tag: str = "",
+        user: str = "",
+        state: str = "",
+        array: str = "",
+        text: str = "",
+        jobs: Sequence[str] | None = None,
+        all: bool = False,
+        grace: float | None = None,
+        changes: Wishes | None = None,
+    ) -> BulkChange:
+        """Cancel, hold, release, edit or retry all jobs that match, or none; of `user`, by default one's own."""
+        said = {"name": name, "tag": tag, "user": user, "state": state, "array": array, "text": text, "all": all}
+        body: dict[str, Any] = {"action": action, **{key: value for key, value in said.items() if value}}
+        more = {
+            "jobs": None if jobs is None else list(jobs),
+            "grace": grace,
+            "changes": changes and fields_body(changes),
+        }
+        body |= {key: value for key, value in more.items() if value is not None}
+        return cast(BulkChange, self._ask_once("/jobs/bulk", body, patience=LONG))
 
     def requeue(self, id: str) -> Job:
         """Ask a running job to end, after which it waits again."""

@@ -139,6 +139,7 @@ def _umask() -> int:
 T = TypeVar("T")
 
 _API = "/api/v1"
+LONG = 600.0  # seconds that the daemon may take longer for a request about many jobs
 POLL = 30.0  # seconds that the daemon lets one request wait, at most
 _PAGE = 10_000  # jobs that the daemon lists at once, at most
 _ONCE = 30.0  # seconds for which a request with an idempotency key is retried
@@ -213,7 +214,7 @@ class Connection:
 
     def submit_described(self, job: Mapping[str, Any], key: str | None = None) -> str:
         """Queue a job as made by `description`; returns its id, or that of its array."""
-        return str(self._ask_once("/jobs", job, key)["id"])
+        return str(self._ask_once("/jobs", job, key, patience=LONG if job.get("array") else 0.0)["id"])
 
     def _get(self, target: str, *, patience: float = 0.0, **query: Any) -> dict[str, Any]:
         return self._read(self._send("GET", target + query_of(**query), patience=patience))
@@ -231,11 +232,13 @@ class Connection:
     def _ask(self, method: str, target: str, body: Mapping[str, Any], *, patience: float = 0.0) -> dict[str, Any]:
         return self._read(self._send(method, target, encode(body), patience))
 
-    def _ask_once(self, target: str, body: Mapping[str, Any], key: str | None = None) -> dict[str, Any]:
-        """Send a request with an idempotency key, so that retries take effect once."""
+    def _ask_once(
+        self, target: str, body: Mapping[str, Any], key: str | None = None, *, patience: float = 0.0
+    ) -> dict[str, Any]:
+        """Send a request with an idempotency key, so that retries take effect once; it may take `patience` longer."""
         headers = {"Idempotency-Key": check_header("a key", key or os.urandom(16).hex())}
         data = encode(body)
-        found = self._patiently(lambda: self._read(self._send("POST", target, data, headers=headers)), _ONCE)
+        found = self._patiently(lambda: self._read(self._send("POST", target, data, patience, headers)), _ONCE)
         for warning in found.get("warnings", ()):
             self.say(f"warning: {warning}")
         return found

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from gpuyard.api.access_types import Estimate, Expectation
 from gpuyard.api.batch_types import BatchReport, BatchStanding, BatchSummary, Taken
 from gpuyard.api.grant_types import Adaptation, Grant, JobReport, Recorded
-from gpuyard.client.connection import POLL, Connection, several
+from gpuyard.client.connection import LONG, POLL, Connection, several
 from gpuyard.units import parse_duration
 
 
@@ -85,9 +85,12 @@ class RuleCalls(Connection):
         """Quotas, shares and usage of all users."""
         return self._get("/rules")
 
-    def set_quota(self, name: str, *, gpus: int | None = None, gpu_hours: float | None = None) -> dict[str, Any]:
+    def set_quota(
+        self, name: str, *, gpus: int | None = None, gpu_hours: float | None = None, queued: int | None = None
+    ) -> dict[str, Any]:
         """Limit a user, a group (`@name`) or everybody else (`*`); 0 removes a limit, None keeps it."""
-        return self._ask("PUT", f"/rules/quotas/{quote(name, safe='')}", {"gpus": gpus, "gpu_hours": gpu_hours})
+        quota = {"gpus": gpus, "gpu_hours": gpu_hours, "queued": queued}
+        return self._ask("PUT", f"/rules/quotas/{quote(name, safe='')}", quota)
 
     def set_share(self, name: str, weight: float) -> dict[str, Any]:
         """Set the fair share of a user, a group (`@name`) or everybody else (`*`), relative to the default of 1."""
@@ -160,7 +163,7 @@ class BatchCalls(Connection):
         """
         named = {"name": name, "key": same, "waves": waves, "again": again}
         body = {**several(jobs), "batch": named, "skip_refused": True}
-        return cast(Taken, self._ask_once("/jobs/batch", body, key))
+        return cast(Taken, self._ask_once("/jobs/batch", body, key, patience=LONG))
 
     def batches(self, *, user: str | None = None, limit: int | None = None) -> list[BatchSummary]:
         """Batches, newest first."""

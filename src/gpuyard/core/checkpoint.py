@@ -6,8 +6,10 @@ decided as before. Rows are stored; what can be computed from them is not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from gpuyard.core.limits.quotas import Ledger
 from gpuyard.core.limits.withdrawal import keep_for, take, take_host, withdraw
 from gpuyard.core.loops.placement import claim
-from gpuyard.core.loops.pool import EMPTY, takes_any
+from gpuyard.core.loops.pool import EMPTY, Flags, Floats, Ints
 from gpuyard.core.model import Booking, Cluster, Phase, Quota, Rules
 from gpuyard.core.state import State, Table
 from gpuyard.errors import Bug
@@ -26,7 +28,8 @@ _COLUMNS = (*Table._FLOATS, "gpus", "user", "preemptible")
 
 def dump(state: State) -> dict[str, Any]:
     rows = [row for row, phase in enumerate(state.phase) if not phase.over]
-    dependencies = {row: key for key, row in state.table.scope_rows.items()}
+    at, table = np.array(rows, dtype=np.int64), state.table
+    scopes = {row: key for key, row in state.table.scope_rows.items()}
     new_row = {row: n for n, row in enumerate(rows)}
     names, kinds = list(state.arrays), list(state.kinds)
     return {
@@ -52,20 +55,48 @@ def dump(state: State) -> dict[str, Any]:
         "after": [[new_row[row], list(left)] for row, left in state.after.items()],
         "handed": [[new_row[row], waits] for row, waits in state.handed.items()],
         "doomed": [[new_row[row], dependency] for row, dependency in state.doomed.items()],
-        "array": [names[int(state.table.array[row])] for row in rows],
-        "kind": [kinds[int(state.table.kind[row])] for row in rows],
+        "array": _packed(table.array[at], names.__getitem__),
+        "kind": _packed(table.kind[at], kinds.__getitem__),
         "harms": [[*pair, slowdown] for pair, slowdown in state.harms.items()],
         "at_most": {name: state.at_most[n] for name, n in state.arrays.items() if n in state.at_most},
         "bookings": [asdict(booking) for booking in state.bookings.values()],
         "rules": None if state.rules is None else plain_rules(state.rules),
         "ledger": state.ledger.facts(),
         "ids": [state.ids[row] for row in rows],
-        "phase": [str(state.phase[row]) for row in rows],
-        "attempt": [state.attempt[row] for row in rows],
-        "spot": [state.spot[row].tolist() for row in rows],
-        "scope": [list(dependencies.get(int(state.table.scope[row]), ((), ""))[:2]) for row in rows],
-        "columns": {name: [_plain(v) for v in getattr(state.table, name)[rows].tolist()] for name in _COLUMNS},
+        "phase": _runs(str(state.phase[row]) for row in rows),
+        "attempt": _runs(state.attempt[row] for row in rows),
+        "spots": [[new_row[row], state.spot[row].tolist()] for row in state.running.array.tolist()],
+        "scope": _packed(table.scope[at], lambda scope: list(scopes.get(scope, ((), ""))[:2])),
+        "columns": {name: _packed(getattr(table, name)[at]) for name in _COLUMNS},
     }
+
+
+_MOST_RUNS = 4  # a column is packed in runs if these are as long, on the average
+
+
+def _runs(values: Iterable[Any]) -> dict[str, Any]:
+    """Equal values in a row as one, with their number: thousands of tasks are mostly alike."""
+    return {"runs": [[len(list(same)), value] for value, same in groupby(values)]}
+
+
+def _packed(column: Floats | Ints | Flags, name: Callable[[int], Any] | None = None) -> Any:
+    """A column as JSON: in runs, or as bytes where its values differ."""
+    edges = np.flatnonzero(column[1:] != column[:-1]) + 1 if len(column) else np.zeros(0, dtype=np.int64)
+    if name is None and len(column) > 64 and len(edges) * _MOST_RUNS > len(column):
+        return {"bytes": b64encode(column.astype("<f8").tobytes()).decode()}
+    starts = [0, *edges.tolist()] if len(column) else []
+    lengths = np.diff([*starts, len(column)]).tolist() if starts else []
+    values = [value if name is None else name(int(value)) for value in column[starts].tolist()] if starts else []
+    return {"runs": [[length, _plain(value)] for length, value in zip(lengths, values, strict=True)]}
+
+
+def _unpacked(packed: Any) -> Any:
+    """The values of a column, in order."""
+    if isinstance(packed, list):  # of an earlier version
+        return packed
+    if "bytes" in packed:
+        return np.frombuffer(b64decode(packed["bytes"]), dtype="<f8")
+    return [value for length, value in packed["runs"] for _ in range(length)]
 
 
 def load(cluster: Cluster, data: dict[str, Any]) -> State:
@@ -113,7 +144,7 @@ def _load_sharing(state: State, data: dict[str, Any]) -> None:
             state.followers.setdefault(dependency.partition(":")[2], []).append(row)
     state.handed = {row: dict(waits) for row, waits in data.get("handed", ())}
     state.doomed = dict(data["doomed"])
-    for name in data["array"]:
+    for name in _unpacked(data["array"]):
         state.arrays.setdefault(name, len(state.arrays))
     state.at_most = {state.arrays[name]: most for name, most in data["at_most"].items() if name in state.arrays}
     for text in data["bookings"]:
@@ -127,10 +158,14 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
     table = state.table
     state.ids = list(data["ids"])
     state.row_of = {job: row for row, job in enumerate(state.ids)}
-    state.phase = [Phase(name) for name in data["phase"]]
-    state.attempt = list(data["attempt"])
-    state.spot = [np.array(spot, dtype=np.int64) if spot else EMPTY for spot in data["spot"]]
-    columns = {name: np.array(values, dtype=np.float64) for name, values in data["columns"].items()}
+    phases = {name: Phase(name) for name in Phase}
+    state.phase = [phases[name] for name in _unpacked(data["phase"])]
+    state.attempt = list(_unpacked(data["attempt"]))
+    spots = data["spots"] if "spots" in data else [[row, spot] for row, spot in enumerate(data["spot"]) if spot]
+    state.spot = [EMPTY] * len(state.ids)
+    for row, spot in spots:
+        state.spot[row] = np.array(spot, dtype=np.int64)
+    columns = {name: np.array(_unpacked(values), dtype=np.float64) for name, values in data["columns"].items()}
     table.load(columns)
     table.started[: table.size] = columns["started"]
     state.charges = {row: float(memory) for row, memory in data.get("charges", ())}
@@ -140,22 +175,31 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
     state.parts = {row: tuple(parts) for row, parts in data.get("parts", ())}
     state.patient = set(data.get("patient", ()))
     state.latest_begin = float(table.begin[: table.size].max(initial=0.0))
-    for row, array in enumerate(data.get("array", ())):
-        table.array[row] = state.arrays[array]
-    for row, kind in enumerate(data.get("kind", ())):
-        table.kind[row] = state.kinds.setdefault(kind, len(state.kinds))
-    for row, (scope, gpu_types) in enumerate(data["scope"]):
-        least = float(table.memory[row]) if table.compute[row] >= 100 else 0.0
-        table.scope[row] = table.scope_row(tuple(scope), gpu_types, least)
-        state.shares = state.shares or not takes_any(table.demand, row) or row in state.parts
-        if state.phase[row] is Phase.QUEUED:
-            state.waiting.add(row)
-        elif len(state.spot[row]):
-            claim(state.site(), row, state.spot[row])
-            state.occupant[state.spot[row]] = row
-            state.running.add(row)
-            loose = table.preemptible[row] and table.started[row] < np.inf and row not in state.recalled
-            state.fixed += not loose
+    for name, numbers, known in (("array", table.array, state.arrays), ("kind", table.kind, state.kinds)):
+        if name in data:
+            numbers[: table.size] = [known.setdefault(value, len(known)) for value in _unpacked(data[name])]
+    _load_scopes(state, data)
+    state.waiting.fill([row for row, phase in enumerate(state.phase) if phase is Phase.QUEUED])
+    for row, _ in spots:
+        claim(state.site(), row, state.spot[row])
+        state.occupant[state.spot[row]] = row
+        state.running.add(row)
+        loose = table.preemptible[row] and table.started[row] < np.inf and row not in state.recalled
+        state.fixed += not loose
+
+
+def _load_scopes(state: State, data: dict[str, Any]) -> None:
+    """Which GPUs each row may have; rows that follow each other mostly want the same."""
+    table, row = state.table, 0
+    for (scope, gpu_types), same in groupby(_unpacked(data["scope"])):
+        rows = slice(row, row + len(list(same)))
+        whole, row = table.compute[rows] >= 100, rows.stop
+        least = np.where(whole, table.memory[rows], 0.0)
+        for size in np.unique(least):
+            table.scope[rows][least == size] = table.scope_row(tuple(scope), gpu_types, float(size))
+    if table.size:
+        any_will_do = (table.compute >= 100) & (table.scope == 0) & (table.cpus == 0) & (table.host_memory == 0)
+        state.shares = state.shares or bool(state.parts) or not bool(any_will_do[: table.size].all())
 
 
 def compact(state: State) -> None:

@@ -165,10 +165,11 @@ class Quota:
 
     gpus: int = 0  # GPUs at once; 0: any number
     gpu_hours: float = 0.0  # GPU-hours in any seven days; 0: any number
+    queued: int = 0  # jobs that wait or are held; 0: as many as usual
 
     def __post_init__(self) -> None:
-        if self.gpus < 0 or not 0 <= self.gpu_hours < math.inf:
-            raise UserError("a quota is a number of GPUs or GPU-hours, 0 or more (0: no quota)")
+        if self.gpus < 0 or not 0 <= self.gpu_hours < math.inf or self.queued < 0:
+            raise UserError("a quota is a number of GPUs, GPU-hours or queued jobs, 0 or more (0: no quota)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,11 +168,11 @@ class Table:
 
 
 class Rows:
-    __slots__ = ("_array", "_size")
+    __slots__ = ("_array", "_first", "_size")
 
     def __init__(self) -> None:
         self._array = np.zeros(16, dtype=np.int64)
-        self._size = 0
+        self._first = self._size = 0
 
     def __len__(self) -> int:
         return self._size
@@ -180,22 +180,32 @@ class Rows:
     @property
     def array(self) -> Ints:
         """The rows, ascending. A view: it changes with the set."""
-        return self._array[: self._size]
+        return self._array[self._first : self._first + self._size]
 
     def add(self, row: int) -> None:
-        if self._size == len(self._array):
-            self._array = np.concatenate((self._array, np.zeros_like(self._array)))
-        at = self._size
-        if at and self._array[at - 1] > row:
-            at = int(self.array.searchsorted(row))
-            self._array[at + 1 : self._size + 1] = self._array[at : self._size]
-        self._array[at] = row
+        if self._first + self._size == len(self._array):
+            self._array, self._first = np.concatenate((self.array, np.zeros(self._size + 16, dtype=np.int64))), 0
         self._size += 1
+        rows = self.array
+        at = self._size - 1
+        if at and rows[at - 1] > row:
+            at = int(rows[:-1].searchsorted(row))
+            rows[at + 1 :] = rows[at:-1]
+        rows[at] = row
+
+    def fill(self, rows: list[int]) -> None:
+        """Be these rows, which ascend."""
+        self._array, self._first, self._size = np.array([*rows, 0], dtype=np.int64), 0, len(rows)
 
     def remove(self, row: int) -> None:
-        """Remove a row that must be there."""
-        at = int(self.array.searchsorted(row))
-        self._array[at : self._size - 1] = self._array[at + 1 : self._size]
+        """Remove a row that must be there; quick at both ends, where a queue is mostly emptied."""
+        rows = self.array
+        at = int(rows.searchsorted(row))
+        if at < self._size // 2:
+            rows[1 : at + 1] = rows[:at]
+            self._first += 1
+        else:
+            rows[at:-1] = rows[at + 1 :]
         self._size -= 1
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,10 +22,10 @@ from gpuyard.core.plan import Snapshot
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.reasons import Dependency, Priority, Reason, Reserved, Resources
 from gpuyard.core.state import State
-from gpuyard.daemon.context import Context
+from gpuyard.daemon.context import Context, Steps, at_once
 from gpuyard.daemon.devices.gpu_shares import fitted_share, permanent_refusal
 from gpuyard.daemon.jobs.estimates import Estimates
-from gpuyard.daemon.jobs.intake import BatchOptions, Intake, IntakeResult, JobRequest
+from gpuyard.daemon.jobs.intake import BatchOptions, Intake, IntakeResult, JobRequest, NewJobs
 from gpuyard.daemon.jobs.outcomes import Outcomes
 from gpuyard.daemon.jobs.stops import REQUEUED, Stops
 from gpuyard.daemon.planning import Planning
@@ -36,6 +36,7 @@ from gpuyard.policies.guard import guard_of, serve_policy
 from gpuyard.spec.fields import WHILE_RUNNING
 from gpuyard.spec.work import Work
 
+T = TypeVar("T")
 KEPT = 7 * 86400.0  # seconds for which an answer is kept
 
 
@@ -50,17 +51,40 @@ class Idempotency:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._under_way: set[tuple[str, str]] = set()  # user and key of long requests that are not written down yet
 
-    def once(self, sent: KeyedRequest, act: Callable[[], Any]) -> tuple[Any, bool]:
+    def once(self, sent: KeyedRequest, act: Callable[[], Any]) -> tuple[Any, bool] | Steps[tuple[Any, bool]]:
         """The answer, and whether it was given before. For the loop's thread, which serialises requests."""
         context = self._context
         known = context.answers.get((sent.user, sent.key)) or context.store.answer(sent.user, sent.key)
         if known is not None:
             return known_answer(sent, known), True
+        if (sent.user, sent.key) in self._under_way:
+            raise NotNow(f"a request with the Idempotency-Key '{sent.key}' is being carried out; ask again later")
         answer = act()
-        now = context.clock.now()
-        context.answers[sent.user, sent.key] = Answered(*sent, json.dumps(answer, separators=(",", ":")), now)
-        return answer, False
+        return self._steps(sent, answer) if isinstance(answer, Generator) else (self._kept(sent, answer), False)
+
+    def _kept(self, sent: KeyedRequest, answer: Any) -> Any:
+        now, text = self._context.clock.now(), json.dumps(answer, separators=(",", ":"))
+        self._context.answers[sent.user, sent.key] = Answered(*sent, text, now)
+        return answer
+
+    def _steps(self, sent: KeyedRequest, steps: Steps[Any]) -> Steps[tuple[Any, bool]]:
+        """The same of a long request; it yields its answer as soon as it is written down: both go to disk together."""
+        who = sent.user, sent.key
+        self._under_way.add(who)
+        try:
+            while True:
+                try:
+                    begun = next(steps)
+                except StopIteration as end:
+                    return (self._kept(sent, end.value) if who in self._under_way else end.value), False
+                if begun is not None and who in self._under_way:
+                    self._kept(sent, begun)
+                    self._under_way.discard(who)
+                yield
+        finally:
+            self._under_way.discard(who)
 
 
 def known_answer(sent: KeyedRequest, known: Answered) -> Any:
@@ -166,7 +190,10 @@ class NotNow(UserError):
     """That cannot be done to a job in its present state."""
 
 
-Change = Callable[[Work, Request], tuple[Work, Request]]
+class Edit(NamedTuple):
+    given: set[str]  # names of the fields that change
+    change: Callable[[Work, Request], tuple[Work, Request]]
+    dependency: str | None = None  # None: it stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,36 +223,39 @@ class Commands:
 
     def submit_all(self, wanted: Sequence[JobRequest]) -> list[str]:
         """Accept jobs, or none of them; returns the id of each, or of its array."""
-        return self._intake.take(wanted)
+        return at_once(self.submitting(wanted, list))
 
-    def submit_batch(
-        self, wanted: Sequence[JobRequest], how: BatchOptions, refusals: Sequence[tuple[int, str]] = ()
-    ) -> IntakeResult:
+    def submitting(self, wanted: Sequence[JobRequest], answer: Callable[[list[str]], T]) -> Steps[T]:
+        """The same, a slice a turn, with an answer made of the ids."""
+        return self._intake.take(wanted, answer)
+
+    def submitting_batch(
+        self,
+        wanted: Sequence[JobRequest],
+        how: BatchOptions,
+        refusals: Sequence[tuple[int, str]],
+        answer: Callable[[IntakeResult], T],
+    ) -> Steps[T]:
         """Accept the rows that can run here as a batch; `refusals` are rows that were refused before."""
-        return self._intake.take_batch(wanted, how, refusals)
+        return self._intake.take_batch(wanted, how, refusals, answer)
+
+    def resume_submits(self, entries: Sequence[Mapping[str, Any]], intent: int, done: int) -> Steps[None]:
+        """Go on with a submit that was written down."""
+        return self._intake.go_on([NewJobs.from_json(entry) for entry in entries], intent, done)
 
     @property
     def warnings(self) -> list[str]:
         return self._intake.warnings
 
-    def edit(self, jobs: Iterable[str], given: set[str], change: Change, dependency: str | None = None) -> None:
-        context, edited = self._context, list[tuple[str, Work, Request]]()
-        refusals: list[NotNow] = []
-        for job in jobs:
-            try:
-                edited.append((job, *self._edited(job, given, change, dependency)))
-            except NotNow as refusal:
-                refusals.append(refusal)
-        if not edited:
-            raise refusals[0]
-        now = context.clock.now()
-        for job, work, request in edited:
-            context.record(Edited(now, job, request), work=work.to_json())
-            if "time_limit" in given and self._phase(job) is Phase.RUNNING:
-                self._stops.limit_changed(job)
+    def edit(self, job: str, edit: Edit) -> None:
+        work, request = self.edited(job, edit)
+        self._context.record(Edited(self._context.clock.now(), job, request), work=work.to_json())
+        if "time_limit" in edit.given and self._phase(job) is Phase.RUNNING:
+            self._stops.limit_changed(job)
 
-    def _edited(self, job: str, given: set[str], change: Change, dependency: str | None) -> tuple[Work, Request]:
-        context = self._context
+    def edited(self, job: str, edit: Edit) -> tuple[Work, Request]:
+        """What a job would run and ask for after an edit; refuses what cannot be."""
+        context, (given, change, dependency) = self._context, edit
         if self._phase(job) in (Phase.PLACED, Phase.RUNNING) and (fixed := given - WHILE_RUNNING):
             raise NotNow(
                 f"job {job} runs already, so its {', '.join(sorted(fixed)).replace('_', ' ')} cannot change any "
@@ -234,8 +264,9 @@ class Commands:
         work, request = change(*self.description(job))
         if dependency is not None:
             request = replace(request, after=_without(job, self._intake.follow(dependency, request, work.name)))
-        if "begin" not in given:  # the time of a retry is not in what was asked for
-            request = replace(request, begin=float(context.state.table.begin[context.state.row_of[job]]))
+        begin = float(context.state.table.begin[context.state.row_of[job]])
+        if "begin" not in given and begin != request.begin:  # the time of a retry is not in what was asked for
+            request = replace(request, begin=begin)
         if "gpu_memory" in given:
             work, request = self._estimates.fitted(work, request)
         if self._phase(job) not in (Phase.PLACED, Phase.RUNNING):

@@ -6,12 +6,13 @@ a failed write: a part reads it through the context and never keeps it.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from gpuyard.core.transitions import apply
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.devices.measurements import Measures, Seen
 from gpuyard.daemon.meters import Meters
-from gpuyard.daemon.store.log import Checkpoints, Store, StoreFailing, description
+from gpuyard.daemon.store.log import Checkpoints, Intent, Store, StoreFailing, description
 from gpuyard.daemon.store.reader import Answered
 from gpuyard.daemon.store.records import Record
 from gpuyard.daemon.store.views import work_of
@@ -33,6 +34,8 @@ from gpuyard.gpus.base import Reading
 from gpuyard.spec.work import Work
 
 _Answer = TypeVar("_Answer")
+SLICE = 0.005  # seconds of a turn that a long request may take at most; to write what it did takes three times as long
+_LONG_TURN = 0.025  # seconds: after a longer turn the next slice is shorter
 _COARSE = 0.1  # seconds by which the times of files may lag behind
 
 
@@ -85,11 +88,14 @@ class Times:
 
 
 Asked = tuple[Callable[[], Any], bool, Future[Any]]  # a command, whether it changes anything, and its answer
+Steps = Generator[Any, None, _Answer]
+"""A long command: it yields where others may come between, and returns its answer."""
 
 
 class Inbox:
     def __init__(self) -> None:
         self._waiting: deque[Asked] = deque()
+        self._long: deque[tuple[Steps[Any], Future[Any]]] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._rung = False  # whether the loop will look anyway: to ring costs a system call
 
@@ -126,10 +132,50 @@ class Inbox:
             try:
                 if problem and changes:
                     raise StoreFailing(problem)
-                answers.append((answer, command()))
+                value = command()
+                if isinstance(value, Generator):
+                    answers += self._step(value, answer)
+                else:
+                    answers.append((answer, value))
             except Exception as error:  # theirs to handle; a refusal has recorded nothing
                 answer.set_exception(error)
         return answers
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is a long request to go on with."""
+        return bool(self._long)
+
+    def resume(self, steps: Steps[Any]) -> None:
+        """Go on with a long request whose client is gone."""
+        self._long.append((steps, Future()))
+
+    def go_on(self) -> list[tuple[Future[Any], Any]]:
+        """Let the next long request do its next step; its answer waits for the write as well."""
+        if not self._long:
+            return []
+        steps, answer = self._long.popleft()
+        try:
+            return self._step(steps, answer)
+        except Exception as error:
+            answer.set_exception(error)
+            return []
+
+    def _step(self, steps: Steps[Any], answer: Future[Any]) -> list[tuple[Future[Any], Any]]:
+        """The answer, if this was the last step; most requests have only one."""
+        try:
+            next(steps)
+        except StopIteration as end:
+            return [(answer, end.value)]
+        self._long.append((steps, answer))
+        return []
+
+    def give_up(self, error: Exception) -> None:
+        """After a failed write: what a long request has still to do is read from disk again."""
+        while self._long:
+            steps, answer = self._long.popleft()
+            steps.close()
+            answer.set_exception(error)
 
 
 class BackgroundThread(ABC):
@@ -176,6 +222,10 @@ class Context:
         """Environments and scripts by their hash, to be written with the next records."""
         self.answers: dict[tuple[str, str], Answered] = {}
         """Answers to requests with a key, by user and key, to be written with the next records."""
+        self.intents: dict[int, Intent | None] = {}
+        """Long requests by number, to be written with the next records: how far they are; None: they are done."""
+        self._intent = store.last_intent
+        self._slice, self._slice_began, self._slice_end = SLICE, 0.0, 0.0
         self.new_leases: list[str] = []
         """Waiting leases whose process the engine must watch as soon as they are written."""
         self._descriptions: dict[str, Record] = {}
@@ -202,16 +252,41 @@ class Context:
         if isinstance(event, Started):
             self.machine.began()
 
-    def take_unwritten(self) -> tuple[list[Record], dict[str, str], dict[tuple[str, str], Answered]]:
-        """Pending writes: records, environments and answers."""
-        found = self.unwritten, self.environments, self.answers
-        self.unwritten, self.environments, self.answers = [], {}, {}
+    def intend(self, what: Mapping[str, Any]) -> int:
+        """Write down a long request with what the present turn does of it: a restart goes on with it."""
+        self._intent += 1
+        self.intents[self._intent] = Intent(0, json.dumps(what, separators=(",", ":")))
+        return self._intent
+
+    def paused(self, intent: int, done: int) -> None:
+        """So much of a long request is done when this turn is written."""
+        before = self.intents.get(intent)
+        self.intents[intent] = Intent(done, before.what if before else "")
+
+    def begin_slice(self) -> None:
+        """A turn begins; long requests get less of it if the last one took long, by whatever."""
+        now = time.monotonic()
+        took, self._slice_began = now - self._slice_began, now
+        self._slice = SLICE if not self.inbox.is_busy else min(SLICE, self._slice * (0.5 if took > _LONG_TURN else 1.2))
+        self._slice_end = now + self._slice
+
+    @property
+    def slice_is_over(self) -> bool:
+        """Whether a long request has to let others come between."""
+        return time.monotonic() >= self._slice_end
+
+    def take_unwritten(
+        self,
+    ) -> tuple[list[Record], dict[str, str], dict[tuple[str, str], Answered], dict[int, Intent | None]]:
+        """Pending writes: records, environments, answers and intents."""
+        found = self.unwritten, self.environments, self.answers, self.intents
+        self.unwritten, self.environments, self.answers, self.intents = [], {}, {}, {}
         self._descriptions = {}
         return found
 
     def drop_unwritten(self) -> None:
         """After a failed write: only what is on disk has happened."""
-        self.unwritten, self.new_leases, self._descriptions = [], [], {}
+        self.unwritten, self.new_leases, self._descriptions, self.intents = [], [], {}, {}
         self.times.forget()
 
     def reload(self) -> None:
@@ -223,6 +298,10 @@ class Context:
         """The id of a new job: a number that no job has had, nor any file of the engine."""
         self._newest += 1
         return str(self._newest)
+
+    def keep_ids(self, newest: int) -> None:
+        """No new job gets an id up to this one."""
+        self._newest = max(self._newest, newest)
 
     def description(self, job: str) -> tuple[Work, Request]:
         """What a job runs and asks for, also when it is over."""
@@ -236,3 +315,27 @@ class Context:
         record = self._descriptions.get(job)
         work: Mapping[str, Any] = record.details["work"] if record is not None else self.store.open[job].work
         return work
+
+
+def in_slices(
+    context: Context, intent: int, jobs: Iterable[_Answer], act: Callable[[_Answer], None], done: int = 0
+) -> Steps[None]:
+    """Carry out what is written down, a slice a turn; `done` of it are done already, before a restart."""
+    for place, job in enumerate(jobs):
+        if place < done:
+            continue
+        if context.slice_is_over:
+            context.paused(intent, place)
+            yield
+        act(job)
+    context.intents[intent] = None
+
+
+def at_once(steps: Steps[_Answer]) -> _Answer:
+    """The answer of a long command, with all of it in one turn."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: _Answer = end.value
+            return answer

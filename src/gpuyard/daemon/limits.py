@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from gpuyard.core.events import Booked, GpusDrained, GpusResumed, RulesSet, Unbooked
 from gpuyard.core.limits.gates import in_week
 from gpuyard.core.limits.quotas import HOUR, quota_of, weight_of
-from gpuyard.core.model import Booking, Quota, Request, Rules
+from gpuyard.core.model import Booking, Phase, Quota, Request, Rules
 from gpuyard.core.state import State
 from gpuyard.daemon.context import Context
 from gpuyard.errors import UserError, suggest
@@ -153,6 +155,18 @@ def refusal(state: State, request: Request) -> str | None:
         if 0 < most < request.gpus:
             return f"wants {request.gpus} GPUs, and {who} may have {most} at once (gpuyard quota shows that)"
     return None
+
+
+DEFAULT_QUEUED = 200_000
+"""Jobs that a user may have in the queue where no quota says otherwise."""
+
+
+def waiting_of(state: State, users: Container[str]) -> int:
+    """How many jobs of some users wait or are held."""
+    of = [n for name, n in state.user_of.items() if name in users]
+    waiting = int(np.isin(state.table.user[state.waiting.array], of).sum())
+    held = [row for row, phase in enumerate(state.phase) if phase is Phase.HELD]
+    return waiting + int(np.isin(state.table.user[held], of).sum() if held else 0)
 
 
 def _held(state: State, user: int) -> int:

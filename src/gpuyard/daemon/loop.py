@@ -38,6 +38,7 @@ from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.devices.measurements import seen_on
 from gpuyard.daemon.devices.over_limit import OverLimit
 from gpuyard.daemon.devices.simulation import Declared
+from gpuyard.daemon.jobs.bulk import BulkChanges
 from gpuyard.daemon.jobs.estimates import Estimates
 from gpuyard.daemon.jobs.launch import task_of
 from gpuyard.daemon.jobs.loans import Offers
@@ -93,6 +94,7 @@ class Daemon:
         self._outcomes = Outcomes(context, self._stops, self.ooms, self.declared)
         self.offers = Offers(context, self.planning, self.look_at_gpus)
         self.commands = Commands(context, self.planning, self.estimates, self._stops, self._outcomes)
+        self.bulk = BulkChanges(context, self.commands)
         context.observers += [self.estimates.note, self._note]
         context.measures.listeners.append(over_limit.heard)
         if admission.on:
@@ -136,7 +138,9 @@ class Daemon:
         self.due_back = time.monotonic()
         if self.failing and time.monotonic() >= self._retry_at:
             self._try_again()
-        answers = self.context.inbox.hear(self.failing)
+        self.context.begin_slice()
+        answers = [] if self.failing else self.context.inbox.go_on()
+        answers += self.context.inbox.hear(self.failing)
         now = self.clock.now()  # after what was asked, which has times of its own
         self._observe(now)
         if not self.failing:
@@ -158,7 +162,8 @@ class Daemon:
 
     def _timeout(self) -> float:
         """Seconds until something is due."""
-        if self.context.inbox or self.context.new_leases or (self.estimates.has_more and not self.failing):
+        more = self.estimates.has_more or self.context.inbox.is_busy
+        if self.context.inbox or self.context.new_leases or (more and not self.failing):
             return 0.0
         ticks = time.monotonic()
         due = [ticks + 3600.0, self._write_at]
@@ -181,11 +186,11 @@ class Daemon:
     def _commit(self, answers: list[tuple[Future[Any], Any]]) -> bool:
         """Write this turn's events; if that fails, so do the requests that made them."""
         self._write_at = np.inf
-        records, environments, keyed = self.context.take_unwritten()
+        records, environments, keyed, intents = self.context.take_unwritten()
         try:
-            if records:
+            if records or intents:
                 began = time.perf_counter()
-                self.store.append(records, environments, keyed.values())
+                self.store.append(records, environments, keyed.values(), intents)
                 self.meters.commits.observe(time.perf_counter() - began)
         except StoreFailing as error:
             log.error("%s", error)
@@ -196,7 +201,8 @@ class Daemon:
         if not self.failing:
             self._reports = []
         self._written += records
-        if not self.failing and self.context.checkpoints.make(self.state, idle=not records and not self.context.inbox):
+        idle, busy = not records and not self.context.inbox, self.context.inbox.is_busy
+        if not self.failing and self.context.checkpoints.make(self.state, idle=idle, busy=busy):
             self.planning.renumbered()
         return True
 
@@ -215,6 +221,7 @@ class Daemon:
         """Drop what is not written."""
         self.failing = str(error)
         self.context.drop_unwritten()
+        self.context.inbox.give_up(error)
         self._launches = []
         self._stops.forget()
         self._write_at = np.inf
@@ -258,6 +265,7 @@ class Daemon:
             if row in self.state.recalled and self.state.phase[row] in (Phase.PLACED, Phase.RUNNING):
                 self._stops.again(row)
         self._stops.watch_limits()
+        self.bulk.resume()
         self.context.new_leases += [view.id for view in self.store.open.values() if view.kind == "lease"]
 
     # -- what happens -----------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from gpuyard.server.proxy.supervisor import PageSupervisor
 from gpuyard.server.requests import JobIntake, NotJson
 from gpuyard.server.responses import reply
 from gpuyard.server.routes.batches import BatchRoutes
+from gpuyard.server.routes.bulk import BulkRoutes
 from gpuyard.server.routes.estimates import EstimateRoutes
 from gpuyard.server.routes.gpus import GpuRoutes, NoSuchGpu
 from gpuyard.server.routes.grants import GrantRoutes
@@ -140,8 +141,10 @@ def _add_handlers(app: FastAPI, server: Server) -> None:
     context, auth, notifications, heartbeats = server.context, server.auth, server.notifications, server.heartbeats
     lookup, intake, listing = JobLookup(context), JobIntake(context, auth.submitters), JobListing(context)
     reasons, holders = RecentReasons(context), Holders()
+    jobs = JobRoutes(context, lookup, intake, notifications)
     handlers: list[object] = [
-        JobRoutes(context, lookup, intake, notifications),
+        jobs,
+        BulkRoutes(context, jobs, intake, notifications),
         ListRoutes(context, listing),
         LogRoutes(context),
         BatchRoutes(context, intake, notifications),

@@ -109,19 +109,50 @@ def _share(value: float | None) -> float | None:
     return value
 
 
+_NO_NUL = r"^[^\x00]*$"
+_SEVERAL = (kinds.WORDS, kinds.LIST, kinds.INDICES, kinds.VARIABLES)
+
+
 def declared(name: str, **more: Any) -> Any:
     field = FIELD[name]
-    limits = {"ge": field.least, "gt": field.above, "le": field.most, "max_length": field.longest or field.most_items}
+    several = field.kind in _SEVERAL
+    longest = field.most_items if several else field.longest
+    limits = {"ge": field.least, "gt": field.above, "le": field.most, "max_length": longest}
     given = {limit: value for limit, value in limits.items() if value is not None}
     return Field(**{"description": field.description or None, **given, **more})
 
 
-_NO_NUL = r"^[^\x00]*$"
+def _each(name: str) -> Any:
+    """The limit of each of several texts."""
+    return Field(max_length=FIELD[name].longest)
+
+
+def _told(name: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": _NO_NUL, "maxLength": FIELD[name].longest})
+
+
+def _in_all(name: str) -> AfterValidator:
+    """The limit of texts together."""
+    most = FIELD[name].largest
+
+    def check(value: Any) -> Any:
+        texts = (*value, *value.values()) if isinstance(value, dict) else value or ()
+        if most is not None and sum(map(len, texts)) > most:
+            raise ValueError(f"has more than {most:,} characters in all; put what is long into a file")
+        if isinstance(value, dict) and max(map(len, value.values()), default=0) > (FIELD[name].longest or 0):
+            raise ValueError(
+                f"has a variable of more than {FIELD[name].longest:,} characters, which no process can have"
+            )
+        return value
+
+    return AfterValidator(check)
+
+
 _SECONDS = {"type": "number", "minimum": 0, "maximum": _LARGEST}
 _INSTANT: dict[str, Any] = {"anyOf": [{"type": "string", "format": "date-time"}, _SECONDS]}
 Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string", "pattern": _NO_NUL})]
 Word = Annotated[str, AfterValidator(_word), WithJsonSchema({"type": "string", "pattern": _NO_NUL})]
-Tags = Annotated[list[Word], declared("tags")]
+Tags = Annotated[list[Annotated[Word, _each("tags"), _told("tags")]], declared("tags")]
 WHOLE = BeforeValidator(_whole)  # behind limits: those that come later are not in the schema
 Index = Annotated[int, Field(ge=0, le=MOST_INDEX, strict=True), WHOLE]
 Instant = Annotated[
@@ -149,8 +180,13 @@ Environment = Annotated[
         }
     ),
 ]
-Command = Annotated[list[Text], Field(min_length=1, description="The program and its arguments; no shell.")]
-Directory = Annotated[Text, Field(description="Where it runs: an absolute path.")]
+Command = Annotated[
+    list[Annotated[Text, _each("command"), _told("command")]], declared("command", min_length=1), _in_all("command")
+]
+Directory = Annotated[Text, declared("directory", description="Where it runs: an absolute path.")]
+Script = Annotated[Text, declared("script"), _told("script")]
+Variables = Annotated[Environment, declared("variables"), _in_all("variables")]
+WholeEnvironment = Annotated[Environment, _in_all("environment")]
 Gpus = Annotated[int | None, declared("gpus"), WHOLE]
 From = Annotated[
     list[Index] | None, declared("from", alias="from", json_schema_extra={"minItems": 1}), AfterValidator(_scope)
@@ -173,7 +209,7 @@ Grace = Annotated[float | None, declared("grace")]
 ArrayText = Annotated[Word | None, declared("array")]
 _PLAIN = {
     kinds.SWITCH: bool, kinds.WHOLE: int, kinds.NUMBER: float, kinds.DURATION: float, kinds.TEXT: Word,
-    kinds.SIGNAL: Word, kinds.DEPENDENCY: Word, kinds.PATH: Text, kinds.WORDS: list[Word], kinds.LIST: list[Word],
+    kinds.SIGNAL: Word, kinds.DEPENDENCY: Word, kinds.PATH: Text,
 }  # fmt: skip
 
 
@@ -184,7 +220,10 @@ def request_type(field: JobField) -> Any:
         return From
     if field.kind is kinds.INSTANT:
         return Annotated[Instant, declared(field.name)]
-    plain: Any = Literal[field.choices] if field.kind is kinds.CHOICE else _PLAIN[field.kind]
+    if field.kind in (kinds.WORDS, kinds.LIST):
+        plain: Any = list[Annotated[Word, _each(field.name), _told(field.name)]]
+    else:
+        plain = Literal[field.choices] if field.kind is kinds.CHOICE else _PLAIN[field.kind]
     kind: Any = plain if field.default is not None else plain | None
     if field.kind is kinds.WHOLE:
         return Annotated[kind, declared(field.name), WHOLE]

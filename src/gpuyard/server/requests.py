@@ -20,6 +20,7 @@ from gpuyard.core.model import Request as JobNeeds
 from gpuyard.core.state import State
 from gpuyard.daemon import limits as job_limits
 from gpuyard.daemon.commands import Idempotency, KeyedRequest, known_answer
+from gpuyard.daemon.context import Steps
 from gpuyard.daemon.jobs.fingerprints import Fingerprints, digest_of
 from gpuyard.daemon.jobs.intake import JobRequest
 from gpuyard.daemon.jobs.profiles import TAG
@@ -82,7 +83,7 @@ KEY_HEADER = "Idempotency-Key"
 REPLAYED_HEADER = "Idempotent-Replayed"
 _KEY = re.compile(r"[!-~]{1,255}")
 
-Command = Callable[[], dict[str, Any]]  # run by the daemon's thread; returns the answer
+Command = Callable[[], dict[str, Any] | Steps[dict[str, Any]]]  # run by the daemon's thread; returns the answer
 
 
 class IdempotentRequests:
@@ -92,16 +93,19 @@ class IdempotentRequests:
         self._context = context
         self._repeats = Idempotency(context.daemon.context)
 
-    async def __call__(self, request: Request, prepare: Callable[[], Awaitable[Command]], more: str = "") -> Response:
+    async def __call__(
+        self, request: Request, prepare: Callable[[], Awaitable[Command]], more: str = "", status: int = 201
+    ) -> Response:
         """Run the prepared command, or answer as before. `more` is compared like the body."""
         if KEY_HEADER not in request.headers:
-            return _answer(request, await self._context.ask(await prepare()))
+            return _answer(request, await self._context.ask(await prepare()), status=status)
         sent = await self._sent(request, more)
         before = self._context.reader.answer(sent.user, sent.key)
         if before is not None:  # also where the command would fail now
-            return _answer(request, known_answer(sent, before), replayed=True)
+            return _answer(request, known_answer(sent, before), replayed=True, status=status)
         act = await prepare()
-        return _answer(request, *await self._context.ask(lambda: self._repeats.once(sent, act)))
+        answer, replayed = await self._context.ask(lambda: self._repeats.once(sent, act))
+        return _answer(request, answer, replayed, status)
 
     async def _sent(self, request: Request, more: str) -> KeyedRequest:
         key = request.headers[KEY_HEADER]
@@ -114,8 +118,8 @@ class IdempotentRequests:
         return KeyedRequest(self._context.permissions.name(request), key, digest)
 
 
-def _answer(request: Request, answer: Any, replayed: bool = False) -> Response:
-    response = reply(answer, 201)
+def _answer(request: Request, answer: Any, replayed: bool = False, status: int = 201) -> Response:
+    response = reply(answer, status)
     if "id" in answer:  # several jobs have no common URL
         kind = "leases" if request.scope["path"] == f"{API}/leases" else "jobs"
         response.headers["Location"] = f"{API}/{kind}/{answer['id']}"

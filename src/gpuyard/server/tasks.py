@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from gpuyard.api.types import OVER
 from gpuyard.daemon.commands import NotNow, over
@@ -119,20 +118,10 @@ def counts_of(views: Iterable[JobView]) -> dict[str, int]:
     return counts
 
 
-def each(ids: list[str], act: Callable[[str], Any]) -> Callable[[], None]:
-    """Apply a command to each job to which it can be applied; fails if it can be applied to none."""
-
-    def do() -> None:
-        refusals: list[NotNow] = []
-        for id in ids:
-            try:
-                act(id)
-            except NotNow as error:
-                refusals.append(error)
-        if len(refusals) == len(ids):
-            raise refusals[0]
-
-    return do
+def named(word: str) -> list[str]:
+    """The ids that a word like `12`, `12_3` or `12_[3-5]` names; of an array, its own."""
+    some = some_of(word)
+    return [word] if some is None else [task_id(some[0], task) for task in some[1]]
 
 
 def fold(views: list[JobView]) -> list[JobView]:

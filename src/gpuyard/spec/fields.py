@@ -32,6 +32,12 @@ from gpuyard.spec.kinds import (
 )
 from gpuyard.units import LEAST_SHARE
 
+LONGEST_WORD = 2**17 - 1
+"""Bytes of one argument or variable that Linux gives to a process."""
+LONGEST_PATH = 4096
+_LONG_LIST = 100_000  # characters of numbers and ids
+MOST_SECONDS = 1e10
+"""Three hundred years: longer than anything takes, and all such times can be told."""
 HOME = "~"
 MAIN = FormGroup("", "")
 """Shown above the groups, and never folded."""
@@ -54,7 +60,7 @@ FIELDS: tuple[JobField, ...] = (
         dialog=DialogEntry(3, "GPUs", "how many"),
     ),
     JobField(
-        name="from", kind=INDICES, description="Only these GPUs will do.",
+        name="from", kind=INDICES, most_items=4096, description="Only these GPUs will do.",
         option=Option(("--from",), "Only on some of these GPUs.", "0,1,3"),
         stored=False, answer="among", editor=5, show=ShowLine(1, "Only on GPUs"),
         form=FormEntry(
@@ -133,7 +139,8 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
     JobField(
-        name="dependency", kind=DEPENDENCY, description="Jobs that must end first: `afterok:12:13,afterany:name`.",
+        name="dependency", kind=DEPENDENCY, longest=_LONG_LIST,
+        description="Jobs that must end first: `afterok:12:13,afterany:name`.",
         option=Option(("--dependency", "-d"), "Start it after others: afterok:12:13,afterany:NAME.", "HOW:ID"),
         slurm="dependency", stored=False, editor=12, show=ShowLine(7, "Dependency"),
         form=FormEntry(
@@ -143,7 +150,8 @@ FIELDS: tuple[JobField, ...] = (
         dialog=DialogEntry(6, "After", "afterok:12; empty: after nobody"),
     ),
     JobField(
-        name="tags", kind=WORDS, default=[], description="Words of your own, to find it by.",
+        name="tags", kind=WORDS, default=[], longest=200, most_items=100,
+        description="Words of your own, to find it by.",
         option=Option(("--tag",), "A word to find it by; may be repeated.", "TAG"), keys=("tags",),
         while_running=True, editor=3,
         form=FormEntry(
@@ -215,7 +223,8 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
     JobField(
-        name="signal", kind=SIGNAL, default="TERM", description="What asks it to stop then; all its processes get it.",
+        name="signal", kind=SIGNAL, default="TERM", longest=100,
+        description="What asks it to stop then; all its processes get it.",
         option=Option(("--signal",), "What asks it to stop, and how long before it must (TERM).", "NAME[@TIME]"),
         taken_back="TERM", clears=False, while_running=True, editor=18, show=ShowLine(12, "Signal"),
         form=FormEntry(
@@ -236,7 +245,8 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
     JobField(
-        name="output", kind=PATH, description="A file for it, with patterns like %j, opened by the job's side.",
+        name="output", kind=PATH, longest=LONGEST_PATH,
+        description="A file for it, with patterns like %j, opened by the job's side.",
         option=Option(("--output", "-o"), "Write its output there; %j is its id, %a the task.", "FILE"),
         slurm="output", editor=20, show=ShowLine(14, "Output file"),
         form=FormEntry(
@@ -245,7 +255,8 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
     JobField(
-        name="error", kind=PATH, description="A file for it, with patterns like %j, opened by the job's side.",
+        name="error", kind=PATH, longest=LONGEST_PATH,
+        description="A file for it, with patterns like %j, opened by the job's side.",
         option=Option(("--error", "-e"), "Write its errors there (with its output).", "FILE"), slurm="error",
         editor=21, show=ShowLine(15, "Error file"),
         form=FormEntry(
@@ -261,7 +272,7 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
     JobField(
-        name="notify", kind=WORDS, most_items=10,
+        name="notify", kind=WORDS, most_items=10, longest=2000,
         description="Who is told of it: names of subscriptions, URLs, `all`, `none`; all if not said.",
         option=Option(
             ("--notify",), "Who is told of it (all of gpuyard notify list); may be repeated.", "NAME|URL|all|none"
@@ -273,7 +284,7 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
     JobField(
-        name="notify_on", kind=LIST, most_items=20,
+        name="notify_on", kind=LIST, most_items=20, longest=100,
         choices=("start", "finish", "failure", "timeout", "long-wait", "tasks"),
         description="Of what, in place of what each of them says.",
         option=Option(("--notify-on",), "Of what: start,finish,failure,timeout,long-wait,tasks.", "EVENTS"),
@@ -316,7 +327,7 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
     JobField(
-        name="profile", kind=TEXT,
+        name="profile", kind=TEXT, longest=1000,
         description="Try it out first if nothing is known of its like: `30s`, or arguments like `--epochs=2`.",
         option=Option(("--profile",), "If its like is unknown, try it first (30s): 2m, '--epochs 2'.", "[TIME|ARGS]"),
         form=FormEntry(
@@ -326,12 +337,12 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
     JobField(
-        name="simulate_use", kind=TEXT, sample="ramp:391M,713M,1045M",
+        name="simulate_use", kind=TEXT, longest=10_000, sample="ramp:391M,713M,1045M",
         description="What it uses of simulated GPUs, as in `ramp:391M,713M,1045M`.",
         option=Option(("--simulate-use",), "What it uses of simulated GPUs: ramp:391M,713M,1045M.", "USE"),
     ),
     JobField(
-        name="directory", kind=PATH, editable=False,
+        name="directory", kind=PATH, longest=LONGEST_PATH, editable=False,
         description="Where it runs: an absolute path, or ~/PATH; the home directory if not said.",
         option=Option(("--chdir", "-D"), "Where to run it (here; at a host, in your home there).", "DIR", local=True),
         keys=("directory",), slurm="chdir", taken_back=HOME,
@@ -341,7 +352,8 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
     JobField(
-        name="array", kind=ARRAY, editable=False, stored=False, answer="", description="Tasks of an array: `0-99%4`.",
+        name="array", kind=ARRAY, longest=_LONG_LIST, editable=False, stored=False, answer="",
+        description="Tasks of an array: `0-99%4`.",
         option=Option(("--array", "-a"), "Run it so many times; %4: four at once.", "0-99%4"), slurm="array",
         form=FormEntry(
             group=REPEATS, place=1, label="Array", hint="One job for each number; %4: four at once.", example="0-99%4"
@@ -355,7 +367,8 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
     JobField(
-        name="variables", kind=VARIABLES, default={}, editable=False, stored=False, answer="",
+        name="variables", kind=VARIABLES, default={}, longest=LONGEST_WORD, largest=2**20, editable=False,
+        stored=False, answer="",
         description="What comes on top of its environment.",
         option=Option(("--env",), "A variable for it; may be repeated.", "NAME=VALUE", local=True),
         form=FormEntry(
@@ -365,7 +378,7 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
     JobField(
-        name="export", kind=NAMES, editable=False, stored=False, answer="",
+        name="export", kind=NAMES, longest=_LONG_LIST, editable=False, stored=False, answer="",
         option=Option(
             ("--export",), "Which variables of this environment it gets (ALL; at a host, NONE).", "ALL|NONE|A,B=1",
             local=True,
@@ -381,7 +394,22 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
 )  # fmt: skip
-FIELD = {field.name: field for field in FIELDS}
+PROGRAM: tuple[JobField, ...] = (
+    JobField(
+        name="command", kind=WORDS, longest=LONGEST_WORD, most_items=65_536, largest=2**20,
+        description="The program and its arguments; no shell.",
+    ),
+    JobField(
+        name="environment", kind=VARIABLES, longest=LONGEST_WORD, largest=2**20,
+        description="All of its environment; if not said, that of a login.",
+    ),
+    JobField(
+        name="script", kind=TEXT, longest=2**22,
+        description="A text that is run in place of the command's first word.",
+    ),
+)  # fmt: skip
+"""What a submission has besides: it is no option, but what stands behind `--`, and what the shell has."""
+FIELD = {field.name: field for field in (*FIELDS, *PROGRAM)}
 WHILE_RUNNING = frozenset(field.name for field in FIELDS if field.while_running)
 """What a job that is on its GPUs may still ask for."""
 

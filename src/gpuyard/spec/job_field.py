@@ -78,8 +78,10 @@ class JobField(NamedTuple):
     """The value must be larger than this."""
     most: float | None = None
     longest: int | None = None
-    """Characters of a text."""
+    """Characters of a text, or of each text of several."""
     most_items: int | None = None
+    largest: int | None = None
+    """Characters of several texts together."""
     choices: tuple[str, ...] = ()
     future: bool = False
     """Whether a time must not have passed already."""

@@ -43,6 +43,8 @@ class Work:
     """Empty: as `output`."""
     open_mode: str = ""
     """Empty: truncate at the first attempt, append at later ones."""
+    shared: str = ""
+    """Of a task: hash of what all tasks of its array have in common, which is stored separately, once."""
     script: str = ""
     """Hash of the script, which is stored separately like an environment."""
     slurm: bool = False
@@ -110,3 +112,31 @@ DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Work)}
 
 def with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+
+
+_OWN = ("task", "shared", "environment", "script", "batch", "row", "refusals", "adaptive", "estimated")
+"""What each task keeps for itself: queries on the store look at it."""
+
+
+def common(work: Mapping[str, Any]) -> dict[str, Any]:
+    """What the tasks of an array have in common, of the JSON of one."""
+    return {name: value for name, value in work.items() if name not in _OWN}
+
+
+def without(work: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """A task's JSON without what is shared; null stands for what the task does not have."""
+    own = {name: value for name, value in work.items() if name not in shared or not _same(shared[name], value)}
+    return own | {name: None for name in shared if name not in work}
+
+
+def joined(own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `without`."""
+    lacks = [name for name in shared if own.get(name, "") is None]
+    found = {**shared, **own}
+    for name in lacks:
+        del found[name]
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one == other or (isinstance(one, list | tuple) and tuple(one) == tuple(other or ())))

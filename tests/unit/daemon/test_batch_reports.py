@@ -44,27 +44,27 @@ THREE = (("2", 1, "1"), ("4", 1, "3"), ("6", 2, "5"))
 
 
 def row(id: str, wave: int, after: tuple[str, ...] = (), tried: str = "") -> NewJobs:
-    jobs = [(id, Request(after=after), Work(("true",), "/", row=(int(id), wave, 0.0, 0.0)))]
-    return NewJobs(jobs, [(tried, Request(), Work(("true",), "/"))] if tried else [])
+    trials = (NewJobs(tried, Request(), Work(("true",), "/")),) if tried else ()
+    return NewJobs(id, Request(after=after), Work(("true",), "/", row=(int(id), wave, 0.0, 0.0)), trials=trials)
 
 
 def test_rows_follow_each_other_and_waves_as_well() -> None:
     entries = [row("1", 1), row("2", 1, ("ok:9",)), row("3", 2), row("4", 2), row("5", 4)]
     found = as_batch(entries, BatchOptions("name", "key", waves=True), [(7, "too large")])
-    assert [entry.jobs[0][1].after for entry in found] == [
+    assert [entry.request.after for entry in found] == [
         (), ("ok:9", "begun:1"), ("any:1", "any:2"), ("begun:3",), ("any:3", "any:4"),
     ]  # fmt: skip
-    assert {entry.jobs[0][2].batch for entry in found} == {("1", "name", "key")}
-    assert [entry.jobs[0][2].refusals for entry in found[:2]] == [((7, "too large"),), ()]
+    assert {entry.work.batch for entry in found} == {("1", "name", "key")}
+    assert [entry.work.refusals for entry in found[:2]] == [((7, "too large"),), ()]
 
 
 def test_what_tries_rows_out_comes_before_their_wave() -> None:
     entries = [row(id, wave, (f"any:{tried}",), tried) for id, wave, tried in THREE]
     found = as_batch(entries, BatchOptions("name", waves=True), [])
-    assert [entry.jobs[0][1].after for entry in found] == [
+    assert [entry.request.after for entry in found] == [
         ("any:1", "any:3"), ("any:3", "begun:2"), ("any:5", "any:2", "any:4"),
     ]  # fmt: skip
-    tried = [[(id, request.after, work.batch) for id, request, work in entry.trials] for entry in found]
+    tried = [[(trial.id, trial.request.after, trial.work.batch) for trial in entry.trials] for entry in found]
     batch = ("2", "name", "")
     assert tried == [[("1", (), batch), ("3", (), batch)], [], [("5", ("any:2", "any:4"), batch)]]
 
@@ -72,4 +72,4 @@ def test_what_tries_rows_out_comes_before_their_wave() -> None:
 @pytest.mark.parametrize("waves", [True, False])
 def test_without_waves_nobody_follows_anybody(waves: bool) -> None:
     found = as_batch([row("1", 1), row("2", 1)], BatchOptions("name", waves=waves), [])
-    assert found[1].jobs[0][1].after == (("begun:1",) if waves else ())
+    assert found[1].request.after == (("begun:1",) if waves else ())

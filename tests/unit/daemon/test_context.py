@@ -52,7 +52,7 @@ def running(context: Context, gpu: int = 0, memory: float = 0.0, **more: Any) ->
 
 
 def write(context: Context) -> list[Event]:
-    records, environments, answers = context.take_unwritten()
+    records, environments, answers, _ = context.take_unwritten()
     context.store.append(records, environments, answers.values())
     return [record.event for record in records]
 

@@ -14,6 +14,7 @@ from tests.chaos.test_yard import Place
 from gpuyard.config import settings
 from gpuyard.core.events import Adapted, Granted, Reclaimed, Returned
 from gpuyard.core.model import Request
+from gpuyard.daemon.commands import Edit
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.jobs.loans import FRESH
 from gpuyard.daemon.loop import Daemon
@@ -149,7 +150,7 @@ def test_who_is_about_to_end_is_offered_nothing(place: Lending) -> None:
     report = offers.report_of(short)
     assert report is not None
     assert "of its budget are left" in offers.refusal(short, report, place.yard.clock.now())
-    place.ask(lambda: place.desk.edit([short], {"time_limit"}, lambda w, r: (replace(w, time_limit=100.0), r)))
+    place.ask(lambda: place.desk.edit(short, Edit({"time_limit"}, lambda w, r: (replace(w, time_limit=100.0), r))))
     place.turn()
     assert place.lent == {}, "so few steps are left"
     place.report(short, step_seconds=0.1)
@@ -202,7 +203,7 @@ def test_who_is_not_adaptive_any_more_has_to_give_it_back(place: Lending) -> Non
     job = place.running(adaptive=True)
     place.report(job)
     place.ask(
-        lambda: place.desk.edit([job], {"adaptive"}, lambda work, request: (replace(work, adaptive=False), request))
+        lambda: place.desk.edit(job, Edit({"adaptive"}, lambda work, asked: (replace(work, adaptive=False), asked)))
     )
     assert place.events(Reclaimed)[0].details["why"] == "it is not adaptive any more"
 

@@ -172,7 +172,9 @@ def _users(found: dict[str, Any]) -> str:
 
 Name = Annotated[str, argument("NAME", "A user, a group as @name, or * for everybody else.")]
 
-quota = command_group("Show or set what people may have: GPUs at once, GPU-hours a week.", invoke_without_command=True)
+quota = command_group(
+    "Show or set what people may have: GPUs at once, GPU-hours a week, queued jobs.", invoke_without_command=True
+)
 share = command_group("Show or set what share of the GPUs people deserve.", invoke_without_command=True)
 
 
@@ -192,23 +194,25 @@ def set_quota(
     gpu_hours: Annotated[
         float | None, option("--gpu-hours", "H", "GPU-hours in any seven days; 0: any.", min=0)
     ] = None,
+    queued: Annotated[int | None, option("--queued", "N", "Jobs in the queue; 0: as usual (200,000).", min=0)] = None,
     json: Json = False,
 ) -> None:
     """Limit what a user, a group or everybody else may have."""
-    if gpus is None and gpu_hours is None:
-        raise UserError("say what the quota is: --gpus 2, --gpu-hours 40, or both")
+    if gpus is None and gpu_hours is None and queued is None:
+        raise UserError("say what the quota is: --gpus 2, --gpu-hours 40, --queued 1000, or several of these")
     client = daemon.client()
-    found = client.set_quota(name, gpus=gpus, gpu_hours=gpu_hours)
+    found = client.set_quota(name, gpus=gpus, gpu_hours=gpu_hours, queued=queued)
     warn_of_unknown(client, [name])
     said = [f"{output.many(gpus, 'GPU') if gpus else 'any number of GPUs'} at once"] if gpus is not None else []
     said += [f"{f'{gpu_hours:g}' if gpu_hours else 'any number of'} GPU-hours a week"] if gpu_hours is not None else []
+    said += [f"{f'{queued:,}' if queued else 'the usual number of'} jobs in the queue"] if queued is not None else []
     _show(found, json, f"{_label(name)} may have {' and '.join(said)} from now on")
 
 
 @subcommand(quota, "clear")
 def clear_quota(daemon: DaemonOptions, name: Name, json: Json = False) -> None:
     """Lift a quota."""
-    found = daemon.client().set_quota(name, gpus=0, gpu_hours=0.0)
+    found = daemon.client().set_quota(name, gpus=0, gpu_hours=0.0, queued=0)
     _show(found, json, f"{_label(name)} has no quota of its own any more")
 
 
@@ -246,12 +250,13 @@ def _show(found: dict[str, Any], json: bool, done: str = "") -> None:
     if json:
         output.print_json(found)
         return
-    heads = ("NAME", "GROUP", "SHARE", "GPUS", "MAY HAVE", "WEEK", "MAY USE", "LATELY")
+    heads = ("NAME", "GROUP", "SHARE", "GPUS", "MAY HAVE", "WEEK", "MAY USE", "MAY QUEUE", "LATELY")
     rows = [
         (
             user["name"], user["group"] or "-", f"{user['weight']:g}",
             str(user["gpus"]), "any" if user["quota_gpus"] is None else str(user["quota_gpus"]),
-            _hours(user["week_gpu_hours"]), _hours(user["quota_gpu_hours"]), _hours(user["faded_gpu_hours"]),
+            _hours(user["week_gpu_hours"]), _hours(user["quota_gpu_hours"]),
+            "usual" if user["quota_queued"] is None else f"{user['quota_queued']:,}", _hours(user["faded_gpu_hours"]),
         )
         for user in found["users"]
     ]  # fmt: skip

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,17 +13,16 @@ from gpuyard.cli.common_options import DaemonOptions, option, option_groups
 from gpuyard.cli.common_options import SomeJobIds as JobIds
 from gpuyard.cli.jobs.job_lists import Name, State, Tag, check_state
 from gpuyard.cli.terminal import output
-from gpuyard.client.transport import NoDaemon, Refused
+from gpuyard.client.transport import NoDaemon
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.spec.notation import folded
 
 if TYPE_CHECKING:
+    from gpuyard.api.replies import BulkChange
     from gpuyard.api.types import Job
     from gpuyard.client.client import Client
 
 
-_AT_ONCE = 500  # tasks of an array that one request names
-
+Action = Literal["cancel", "hold", "release", "edit", "retry"]
 User = Annotated[str | None, option("--user", "U", "This user's jobs, which is for admins (yours).")]
 All = Annotated[bool, option("--all", "All open jobs of yours, or of --user.")]
 
@@ -42,33 +41,18 @@ class Selection:
     def given_by_options(self) -> bool:
         return bool(self.all_ or self.name or self.user or self.state or self.tag)
 
-    def ids(self, client: Client, given: Sequence[str], usual: str | None = None) -> list[str]:
-        """Ids of the selected jobs, tasks of an array as one; in the state `usual` unless --state is given."""
+    def change(self, client: Client, given: Sequence[str], action: Action, **how: Any) -> BulkChange:
+        """Change all that match by one request, so that all of them change, or none."""
         check_state(self.state)
-        if not self.given_by_options:
-            if not given:
-                raise UserError("which jobs? give their ids, or --name, --user, --state, --tag, or --all")
-            return list(given)
-        state = self.state or usual
-        jobs = client.jobs(user=self.user or current_user(client), name=self.name, state=state, tag=self.tag)
-        if given:
-            jobs = [job for job in jobs if job["id"] in given or job["array"] in given]
-        output.say(f"{output.many(len(jobs), 'job')} chosen" if jobs else "no open job fits")
-        return list(_together(jobs))
+        return client.change_jobs(
+            action, name=self.name or "", tag=self.tag or "", state=self.state or "", all=self.all_,
+            user=self.user or "", jobs=list(given) or None, **how,
+        )  # fmt: skip
 
-
-def _together(jobs: Iterable[Job]) -> Iterable[str]:
-    """Ids of jobs; tasks of one array are named together, since there may be thousands."""
-    arrays: dict[str, list[int]] = {}
-    for job in jobs:
-        if job["array"] is None or job["task"] is None:
-            yield job["id"]
-        else:
-            arrays.setdefault(job["array"], []).append(job["task"])
-    for array, tasks in arrays.items():
-        tasks.sort()
-        for first in range(0, len(tasks), _AT_ONCE):
-            yield folded(array, tasks[first : first + _AT_ONCE])
+    def ids(self, given: Sequence[str]) -> list[str]:
+        if not given:
+            raise UserError("which jobs? give their ids, or --name, --user, --state, --tag, or --all")
+        return list(dict.fromkeys(given))
 
 
 def current_user(client: Client) -> str:
@@ -100,21 +84,13 @@ def cancel(
 
     seconds = duration("--grace", grace)
     client = daemon.client()
-    over: set[str] = set()
-
-    def act(id: str) -> Job:
-        try:
-            return client.cancel(id, seconds)
-        except Refused:
-            if not selection.given_by_options or _count(job := client.job(id), "queued", "held", "running"):
-                raise
-            over.add(job["id"])  # it ended after it was selected
-            return job
-
-    def describe(job: Job) -> str:
-        return "is over already" if job["id"] in over else describe_cancelled(job)
-
-    _apply(selection.ids(client, jobs or ()), act, describe, json)
+    if selection.given_by_options:
+        found = selection.change(client, jobs or (), "cancel", grace=seconds)
+        running = min(found["states"].get("running", 0), found["changed"])
+        asked = f", {running:,} of them asked to end since they run" if running else ""
+        _report(client, found, f"cancelled{asked}", json)
+    else:
+        _apply(selection.ids(jobs or ()), lambda id: client.cancel(id, seconds), describe_cancelled, json)
 
 
 @option_groups
@@ -126,7 +102,10 @@ def hold(daemon: DaemonOptions, selection: Selection, jobs: JobIds = None, json:
         said[0] = "held" if _count(client.job(id), "queued", "running") else "was held already"
         return client.hold(id)
 
-    _apply(selection.ids(client, jobs or (), "queued"), act, lambda _: said[0], json)
+    if selection.given_by_options:
+        _report(client, selection.change(client, jobs or (), "hold"), "held", json)
+    else:
+        _apply(selection.ids(jobs or ()), act, lambda _: said[0], json)
 
 
 @option_groups
@@ -144,7 +123,24 @@ def release(daemon: DaemonOptions, selection: Selection, jobs: JobIds = None, js
         said[0] = "released" if _count(job, "held") else "was not held"
         return client.release(id)
 
-    _apply(selection.ids(client, jobs or (), "held"), act, lambda _: said[0], json)
+    if selection.given_by_options:
+        _report(client, selection.change(client, jobs or (), "release"), "released", json)
+    else:
+        _apply(selection.ids(jobs or ()), act, lambda _: said[0], json)
+
+
+def _report(client: Client, found: BulkChange, done: str, json: bool) -> None:
+    """Tell what became of all that match."""
+    if not found["matched"]:
+        output.say("no job fits")
+    else:
+        missed = found["matched"] - found["changed"]
+        late = f"; {output.many(missed, 'job')} had begun or ended meanwhile" if missed else ""
+        output.say(f"{output.many(found['changed'], 'job')} {done}{late}")
+    if json:
+        from gpuyard.cli.terminal.text_table import print_rows
+
+        print_rows([client.job(id) for id in found["jobs"]])
 
 
 def _count(job: Job, *states: str) -> int:
@@ -162,7 +158,7 @@ def describe_cancelled(job: Job) -> str:
 def _apply(jobs: list[str], act: Callable[[str], Job], describe: Callable[[Job], str], json: bool) -> None:
     """Act on every job; a failure is reported, and the others go on."""
     done: list[Job] = []
-    for id in dict.fromkeys(jobs):
+    for id in jobs:
         try:
             done.append(act(id))
         except NoDaemon:
@@ -175,5 +171,5 @@ def _apply(jobs: list[str], act: Callable[[str], Job], describe: Callable[[Job],
         from gpuyard.cli.terminal.text_table import print_rows
 
         print_rows(done)
-    if len(done) < len(dict.fromkeys(jobs)):
+    if len(done) < len(jobs):
         raise typer.Exit(1)

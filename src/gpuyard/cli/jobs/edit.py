@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, JobId, option_groups
+from gpuyard.cli.common_options import DaemonOptions, JobId, SomeJobIds, option_groups
+from gpuyard.cli.jobs.cancel import Selection
 from gpuyard.cli.jobs.job_options import Edits, Options
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
@@ -76,9 +77,17 @@ def clone(
 
 
 @option_groups
-def retry(yard: DaemonOptions, job: JobId, json: Json = False) -> None:
-    """Queue a job that is over once more; of an array, the tasks that did not succeed."""
-    _print(yard.client().retry(job), json)
+def retry(yard: DaemonOptions, selection: Selection, jobs: SomeJobIds = None, json: Json = False) -> None:
+    """Queue jobs that are over once more; of an array, the tasks that did not succeed."""
+    client = yard.client()
+    if not selection.given_by_options:
+        for job in selection.ids(jobs or ()):
+            _print(client.retry(job), json)
+        return
+    found = selection.change(client, jobs or (), "retry")
+    for id in found["ids"]:
+        _print(id, json)
+    output.say(f"{output.many(found['changed'], 'job')} queued again" if found["matched"] else "no job fits")
 
 
 @option_groups

@@ -94,7 +94,7 @@ def quota_of(rules: Rules, name: str) -> Quota:
     quotas = dict(rules.quotas)
     own = quotas.get(name, Quota())
     others = Quota() if name.startswith("@") or not name else quotas.get("*", Quota())
-    return Quota(own.gpus or others.gpus, own.gpu_hours or others.gpu_hours)
+    return Quota(own.gpus or others.gpus, own.gpu_hours or others.gpu_hours, own.queued or others.queued)
 
 
 def fair_usage(

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gpuyard.core.events import Held, Submitted
-from gpuyard.core.model import Phase, Request
-from gpuyard.daemon.context import Context
+from gpuyard.core.limits.quotas import quota_of
+from gpuyard.core.model import Phase, Request, Rules
+from gpuyard.daemon.context import Context, Steps, in_slices
 from gpuyard.daemon.devices.gpu_shares import fitted_share, permanent_refusal
 from gpuyard.daemon.jobs.estimates import Estimates
 from gpuyard.daemon.jobs.outcomes import ENDED
 from gpuyard.daemon.jobs.profiles import profile_of
+from gpuyard.daemon.limits import DEFAULT_QUEUED, waiting_of
 from gpuyard.daemon.planning import Planning
 from gpuyard.daemon.store.log import hashed
+from gpuyard.daemon.store.records import plain_request, request_of
 from gpuyard.errors import UserError, suggest
-from gpuyard.spec.notation import AFTER, Array, parse_array, parse_dependency, some_of, task_id
-from gpuyard.spec.work import Work
+from gpuyard.spec.notation import AFTER, Array, number_of, parse_array, parse_dependency, some_of, task_id
+from gpuyard.spec.work import Work, common
+
+T = TypeVar("T")
 
 
 class Dependencies:
@@ -27,7 +33,7 @@ class Dependencies:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def follow(self, text: str, user: str, name: str, batch: Sequence[Sequence[str]] = ()) -> tuple[str, ...]:
+    def follow(self, text: str, user: str, name: str, batch: Sequence[NewJobs | None] = ()) -> tuple[str, ...]:
         """The value of `Request.after`. `@2` is the third job of a batch."""
         found: list[str] = []
         for how, who in parse_dependency(text):
@@ -44,9 +50,10 @@ class Dependencies:
                     )
         return tuple(dict.fromkeys(found))
 
-    def _who(self, who: str, user: str, batch: Sequence[Sequence[str]]) -> list[tuple[str, Phase]]:
+    def _who(self, who: str, user: str, batch: Sequence[NewJobs | None]) -> list[tuple[str, Phase]]:
         if who.startswith("@") and who[1:].isdecimal() and len(who) < 12 and int(who[1:]) < len(batch):
-            return [(job, Phase.QUEUED) for job in batch[int(who[1:])]]
+            named = batch[int(who[1:])]
+            return [(job, Phase.QUEUED) for job in named.ids] if named else []
         found = self._with_id(who) or self._of_array(who) or self._named(who, user)
         if not found:
             known = [name for _, name, of in self._unwritten() if of == user] + self._context.store.names(user)
@@ -101,9 +108,11 @@ class Dependencies:
         return state.phase[row] if row is not None else Phase(otherwise)
 
 
-Job = tuple[str, Request, Work]  # a job with its id, as it is recorded
 MOST_TASKS = 100_000  # jobs that one request may bring
 _MOST_WAITS = 1_000_000  # how many jobs all tasks of an array together may wait for
+_MOST_BYTES = 2**28  # what all tasks of an array together may describe
+SUBMIT = "submit"  # what an intent to record jobs is called
+MANY = 100  # jobs that are recorded in one turn; more are written down as one intent, and recorded slice by slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +141,48 @@ class BatchOptions:
 class NewJobs(NamedTuple):
     """What one submission becomes: a job, or the tasks of an array."""
 
-    jobs: list[Job]
-    trials: list[Job]  # jobs that profile it first; they are recorded before it
+    id: str
+    request: Request
+    work: Work
+    array: str = ""  # as its submitter wrote it
+    tasks: tuple[int, ...] = ()
+    trials: tuple[NewJobs, ...] = ()  # jobs that profile it first; they are recorded before it
     hold: bool = False
+    own_id: bool = False
 
     @property
-    def id(self) -> str:
-        id, request, _ = self.jobs[0]
-        return request.array or id
+    def ids(self) -> list[str]:
+        return [task_id(self.id, task) for task in self.tasks] or [self.id]
+
+    @property
+    def size(self) -> int:
+        return len(self.trials) + (len(self.tasks) or 1)
+
+    def jobs(self) -> Iterator[tuple[str, NewJobs, dict[str, Any]]]:
+        """Each job with what it runs, as JSON has it; an array may have many, and is not made at once."""
+        for trial in self.trials:
+            yield from trial.jobs()
+        work = self.work.to_json()
+        for task in self.tasks or (None,):
+            id = self.id if task is None else task_id(self.id, task)
+            own = work if task is None else {**work, "task": task}
+            if self.own_id:
+                own = {**own, "command": tuple(word.replace("{id}", id) for word in self.work.command)}
+            yield id, self, own
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id, "request": plain_request(self.request), "work": self.work.to_json(),
+            "array": self.array, "trials": [trial.to_json() for trial in self.trials],
+            "hold": self.hold, "own_id": self.own_id,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> NewJobs:
+        tasks = parse_array(data["array"]).tasks if data["array"] else ()
+        trials = tuple(map(cls.from_json, data["trials"]))
+        request, work = request_of(data["request"]), Work.from_json(data["work"])
+        return cls(data["id"], request, work, data["array"], tasks, trials, data["hold"], data["own_id"])
 
 
 class IntakeResult(NamedTuple):
@@ -148,15 +191,13 @@ class IntakeResult(NamedTuple):
 
 
 def as_batch(entries: Sequence[NewJobs], how: BatchOptions, refused: Sequence[tuple[int, str]]) -> list[NewJobs]:
-    if not entries or entries[0].jobs[0][2].row is None:
+    if not entries or entries[0].work.row is None:
         return list(entries)
     common: dict[str, Any] = {"batch": (entries[0].id, how.name, how.key)}
-    found = [
-        entry._replace(jobs=_with(entry.jobs, common), trials=_with(entry.trials, common))
-        for entry in (_in_waves(entries) if how.waves else entries)
-    ]
+    found = [_with(entry, common) for entry in (_in_waves(entries) if how.waves else entries)]
     if refused:
-        found[0] = found[0]._replace(jobs=_with(found[0].jobs, {"refusals": tuple(refused)}))
+        first = found[0]
+        found[0] = first._replace(work=replace(first.work, refusals=tuple(refused)))
     return found
 
 
@@ -164,29 +205,25 @@ def _in_waves(entries: Sequence[NewJobs]) -> list[NewJobs]:
     """The same, each after the one before. Trials of a wave precede all its rows: each needs a GPU alone."""
     found = list[NewJobs]()
     before: tuple[str, ...] = ()
-    for _, several in groupby(entries, key=_wave):
+    for _, several in groupby(entries, key=lambda entry: entry.work.row[1] if entry.work.row is not None else 1):
         wave = list(several)
-        trials = [_after(job, before) for entry in wave for job in entry.trials]
-        follows = (*before, *(f"any:{id}" for id, _, _ in trials))
+        trials = tuple(_after(trial, before) for entry in wave for trial in entry.trials)
+        follows = (*before, *(f"any:{trial.id}" for trial in trials))
         for entry in wave:
-            found.append(entry._replace(jobs=[_after(job, follows) for job in entry.jobs], trials=trials))
-            follows, trials = tuple(f"begun:{id}" for id, _, _ in entry.jobs), []
-        before = tuple(f"any:{id}" for entry in wave for id, _, _ in entry.jobs)
+            found.append(_after(entry, follows)._replace(trials=trials))
+            follows, trials = tuple(f"begun:{id}" for id in entry.ids), ()
+        before = tuple(f"any:{id}" for entry in wave for id in entry.ids)
     return found
 
 
-def _wave(entry: NewJobs) -> int:
-    row = entry.jobs[0][2].row
-    return row[1] if row is not None else 1
+def _after(entry: NewJobs, conditions: Sequence[str]) -> NewJobs:
+    after = tuple(dict.fromkeys((*entry.request.after, *conditions)))
+    return entry._replace(request=replace(entry.request, after=after))
 
 
-def _after(job: Job, conditions: Sequence[str]) -> Job:
-    id, request, work = job
-    return id, replace(request, after=tuple(dict.fromkeys((*request.after, *conditions)))), work
-
-
-def _with(jobs: Sequence[Job], more: Mapping[str, Any]) -> list[Job]:
-    return [(id, request, replace(work, **more)) for id, request, work in jobs]
+def _with(entry: NewJobs, more: Mapping[str, Any]) -> NewJobs:
+    trials = tuple(_with(trial, more) for trial in entry.trials)
+    return entry._replace(work=replace(entry.work, **more), trials=trials)
 
 
 def open_batch(context: Context, user: str, key: str) -> tuple[str, list[str]] | None:
@@ -206,6 +243,15 @@ def open_batch(context: Context, user: str, key: str) -> tuple[str, list[str]] |
     return next(iter(found.items()), None)
 
 
+class _Asked:
+    """What the jobs of one request have to do with each other."""
+
+    def __init__(self) -> None:
+        self.contents: dict[str, str] = {}  # environments, scripts and what tasks share, by their hash
+        self.trials: dict[str, str] = {}  # the trial jobs, by signature
+        self.warnings: list[str] = []
+
+
 class Intake:
     """Accepts jobs. Nothing is recorded unless everything can be."""
 
@@ -214,65 +260,114 @@ class Intake:
         self._dependencies = Dependencies(context)
         self._hashed: tuple[Mapping[str, str], tuple[str, str]] | None = None
         """The last environment with its hash and content: jobs that come together mostly share one."""
-        self._contents: dict[str, str] = {}  # environments and scripts of this request, by their hash
-        self._trials: dict[str, str] = {}  # the trial jobs of this request, by signature
-        self.warnings: list[str] = []  # for the user who made the last request
+        self._asked = _Asked()
+        self._coming: Counter[str] = Counter()  # jobs of requests that are written down and not recorded yet, by user
 
-    def take(self, wanted: Sequence[JobRequest]) -> list[str]:
-        """Accept jobs; returns the id of each, or of its array. A dependency on `@0` is one on the first of them."""
-        entries, refused = self._entries(wanted)
+    @property
+    def warnings(self) -> list[str]:
+        """For the user who made the last request."""
+        return self._asked.warnings
+
+    def take(self, wanted: Sequence[JobRequest], answer: Callable[[list[str]], T]) -> Steps[T]:
+        """Accept jobs; answers by the id of each, or of its array. A dependency on `@0` is one on the first of them."""
+        entries, refused = yield from self._entries(wanted)
         _refuse_all(wanted, refused)
-        return self._record(entries)
+        return (yield from self._record(entries, answer([entry.id for entry in entries])))
 
     def take_batch(
-        self, wanted: Sequence[JobRequest], how: BatchOptions, refusals: Sequence[tuple[int, str]] = ()
-    ) -> IntakeResult:
+        self,
+        wanted: Sequence[JobRequest],
+        how: BatchOptions,
+        refusals: Sequence[tuple[int, str]],
+        answer: Callable[[IntakeResult], T],
+    ) -> Steps[T]:
         """Accept the rows that can run here as a batch; `refusals` are rows that were refused before."""
-        entries, refused = self._entries(wanted)
+        entries, refused = yield from self._entries(wanted)
         if not how.skip:
             _refuse_all(wanted, refused)
         rows = [(row[0] if (row := wanted[place].work.row) else place + 1, why) for place, why in refused]
-        return IntakeResult(self._record(as_batch(entries, how, sorted([*refusals, *rows]))), refused)
+        entries = as_batch(entries, how, sorted([*refusals, *rows]))
+        return (yield from self._record(entries, answer(IntakeResult([entry.id for entry in entries], refused))))
 
-    def _entries(self, wanted: Sequence[JobRequest]) -> tuple[list[NewJobs], list[tuple[int, str]]]:
+    def _entries(self, wanted: Sequence[JobRequest]) -> Steps[tuple[list[NewJobs], list[tuple[int, str]]]]:
+        """What each becomes, and which are refused and why."""
         entries: list[NewJobs] = []
         refused: list[tuple[int, str]] = []
-        batch: list[list[str]] = []
-        self._contents, self._trials, self.warnings = {}, {}, []
-        count = 0  # a running sum: to count again for each of 100,000 jobs would hold up the loop for minutes
+        batch: list[NewJobs | None] = []
+        self._asked = _Asked()
+        asked, count = self._asked, 0
         for place, one in enumerate(wanted):
+            if place and self._context.slice_is_over:
+                yield
+                self._asked = asked
             try:
                 entries.append(self._entry(one, batch))
             except UserError as error:
                 refused.append((place, str(error)))
-                batch.append([])
+                batch.append(None)
                 continue
-            batch.append([job for job, _, _ in entries[-1].jobs])
-            count += len(batch[-1])
+            batch.append(entries[-1])
+            count += len(entries[-1].tasks) or 1
             if count > MOST_TASKS:
                 raise UserError(f"at most {MOST_TASKS:,} jobs can be submitted at once; use several requests")
+        if entries:
+            self._check_room(entries[0].request, count)
         return entries, refused
 
-    def _record(self, entries: Sequence[NewJobs]) -> list[str]:
-        context, now = self._context, self._context.clock.now()
+    def _check_room(self, request: Request, count: int) -> None:
+        """Refuse jobs beyond what a user, or a group, may have in the queue."""
+        state, rules = self._context.state, self._context.state.rules or Rules()
+        for who in (request.user, f"@{request.group}") if request.group else (request.user,):
+            most = quota_of(rules, who).queued or (0 if who.startswith("@") else DEFAULT_QUEUED)
+            if not most or len(state.ids) + sum(self._coming.values()) + count <= most:
+                continue  # the usual: there are not as many jobs in all
+            group = request.group if who.startswith("@") else ""
+            users = {name for name, n in state.user_of.items() if group and state.group_of[n] == group} or {who}
+            waiting = waiting_of(state, users) + sum(self._coming[name] for name in users)
+            if waiting + count > most:
+                raise UserError(
+                    f"{who or 'a user'} may have {most:,} jobs in the queue and has {waiting:,}, so {count:,} more are "
+                    "too many; submit them when some are over, or ask an admin for more (gpuyard quota set --queued)"
+                )
+
+    def _record(self, entries: Sequence[NewJobs], answer: T) -> Steps[T]:
+        context, count = self._context, sum(entry.size for entry in entries)
         self._hashed = None  # its owner may change it
-        context.environments |= self._contents
-        for entry in entries:
-            for job, request, work in entry.trials:
-                context.record(Submitted(now, job, request), work=work.to_json())
-            for job, request, work in entry.jobs:
-                context.record(Submitted(now, job, request), work=work.to_json())
-                if entry.hold:
-                    context.record(Held(now, job))
-                if work.kind == "lease":
-                    context.new_leases.append(job)
-        return [entry.id for entry in entries]
+        context.environments |= self._asked.contents
+        if count <= MANY:
+            for job in (job for entry in entries for job in entry.jobs()):
+                self._submitted(*job)
+            return answer
+        intent = context.intend({"kind": SUBMIT, "entries": [entry.to_json() for entry in entries]})
+        for _ in self.go_on(entries, intent):
+            yield answer
+        return answer
+
+    def go_on(self, entries: Sequence[NewJobs], intent: int, done: int = 0) -> Steps[None]:
+        """Record the jobs of a request that is written down, a slice a turn."""
+        user = entries[0].request.user
+        self._context.keep_ids(max(number_of(entry.id) for entry in entries))
+        self._coming[user] += sum(entry.size for entry in entries) - done
+
+        def record(job: tuple[str, NewJobs, Mapping[str, Any]]) -> None:
+            self._submitted(*job)
+            self._coming[user] -= 1
+
+        yield from in_slices(self._context, intent, (job for entry in entries for job in entry.jobs()), record, done)
+
+    def _submitted(self, id: str, entry: NewJobs, work: Mapping[str, Any]) -> None:
+        context, now = self._context, self._context.clock.now()
+        context.record(Submitted(now, id, entry.request), work=work)
+        if entry.hold:
+            context.record(Held(now, id))
+        if entry.work.kind == "lease":
+            context.new_leases.append(id)
 
     def follow(self, dependency: str, request: Request, name: str) -> tuple[str, ...]:
         """The value of `Request.after` for a job of this name."""
         return self._dependencies.follow(dependency, request.user, name)
 
-    def _entry(self, one: JobRequest, batch: Sequence[Sequence[str]]) -> NewJobs:
+    def _entry(self, one: JobRequest, batch: Sequence[NewJobs | None]) -> NewJobs:
         context = self._context
         array = parse_array(one.array) if one.array else None
         request = one.request
@@ -296,20 +391,38 @@ class Intake:
         if (warning := self._estimates.warning(work, request)) and warning not in self.warnings:
             self.warnings.append(warning)
         trials, request = self._trials_of(work, request, one.own_id)
-        self._contents |= contents
-        return NewJobs(_jobs(context.next_id(), request, work, array, one.own_id), trials, one.hold)
+        if array:
+            work, request = self._shared(work, request, array, contents)
+        self._asked.contents |= contents
+        id = context.next_id()
+        if array:
+            request = replace(request, array=id)
+        return NewJobs(id, request, work, one.array, array.tasks if array else (), trials, one.hold, one.own_id)
 
-    def _trials_of(self, work: Work, request: Request, own_id: bool) -> tuple[list[Job], Request]:
+    def _shared(self, work: Work, request: Request, array: Array, contents: dict[str, str]) -> tuple[Work, Request]:
+        """What the tasks of an array run and ask for; what they have in common is stored once."""
+        tasks = array.tasks
+        work = replace(work, tasks=(len(tasks), tasks[0], tasks[-1]))
+        key, content = hashed(common(work.to_json()))
+        if len(content) * len(tasks) > _MOST_BYTES:
+            raise UserError(
+                f"{len(tasks):,} tasks of {len(content):,} bytes each (command, directory, tags, ...) are too many: "
+                f"together they may have {_MOST_BYTES // 2**20} MiB; put what is long into a file"
+            )
+        contents[key] = content
+        return replace(work, shared=key), replace(request, at_most=array.at_most)
+
+    def _trials_of(self, work: Work, request: Request, own_id: bool) -> tuple[tuple[NewJobs, ...], Request]:
         """A job that profiles another, if that is wanted and nothing is known; and the other's request, after it."""
         signature = work.signature
         if not (work.profile and signature and work.auto_memory) or self._estimates.is_known(signature):
-            return [], request
-        other = self._trials.get(signature) or self._estimates.profiler(signature)
-        trials: list[Job] = []
+            return (), request
+        other = self._asked.trials.get(signature) or self._estimates.profiler(signature)
+        trials: tuple[NewJobs, ...] = ()
         if other is None:
-            self._trials[signature] = other = self._context.next_id()
+            self._asked.trials[signature] = other = self._context.next_id()
             short, asked = profile_of(work, request, other, own_id)
-            trials = [(other, asked, short)]
+            trials = (NewJobs(other, asked, short),)
         return trials, replace(request, after=tuple(dict.fromkeys((*request.after, f"any:{other}"))))
 
     def _with_contents(self, work: Work, one: JobRequest) -> tuple[Work, dict[str, str]]:
@@ -332,17 +445,3 @@ def _refuse_all(wanted: Sequence[JobRequest], refused: Sequence[tuple[int, str]]
     for place, why in refused:
         which = f"job {place + 1} of {len(wanted)} ({wanted[place].work.name}): " if len(wanted) > 1 else ""
         raise UserError(f"{which}{why}")
-
-
-def _jobs(id: str, request: Request, work: Work, array: Array | None, own_id: bool) -> list[Job]:
-    if array is None:
-        return [(id, request, _with_id(work, id) if own_id else work)]
-    tasks = array.tasks
-    request = replace(request, array=id, at_most=array.at_most)
-    all_of_them = (len(tasks), tasks[0], tasks[-1])
-    works = [(task_id(id, task), replace(work, task=task, tasks=all_of_them)) for task in tasks]
-    return [(task, request, _with_id(own, task) if own_id else own) for task, own in works]
-
-
-def _with_id(work: Work, id: str) -> Work:
-    return replace(work, command=tuple(word.replace("{id}", id) for word in work.command))

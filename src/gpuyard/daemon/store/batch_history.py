@@ -16,7 +16,6 @@ from gpuyard.daemon.store import views
 from gpuyard.daemon.store.views import JobView
 
 _ID = "json_extract(work, '$.batch[0]')"
-_COLUMNS = ", ".join(f"jobs.{name}" for name in views.COLUMNS)
 _NEWEST = f"SELECT {_ID} AS batch FROM jobs WHERE {_ID} IS NOT NULL GROUP BY batch ORDER BY min(number) DESC"
 _FIRST = f"""SELECT user, json_extract(work, '$.batch[1]'), coalesce(json_array_length(work, '$.refusals'), 0) FROM jobs
     WHERE {_ID} = ? AND json_extract(work, '$.row') IS NOT NULL ORDER BY number LIMIT 1"""
@@ -80,7 +79,7 @@ class BatchLog:
     def rows(self, batch: str, where: str = "", values: tuple[Any, ...] = ()) -> list[JobView]:
         """Jobs of a batch in order of submission, with its trials, which are no rows."""
         found = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM jobs WHERE {_ID} = ? {where} ORDER BY number", (batch, *values)
+            f"SELECT {views.SELECTED} FROM jobs WHERE {_ID} = ? {where} ORDER BY number", (batch, *values)
         )
         return list(map(views.from_row, found))
 

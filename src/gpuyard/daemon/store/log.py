@@ -34,7 +34,7 @@ from gpuyard.faults import point
 from gpuyard.spec.notation import number_of
 from gpuyard.spec.work import Work, with_tuples
 
-VERSION = 5
+VERSION = 6
 _HERE = Path(__file__).parent
 _JOBS = f"jobs ({', '.join(views.COLUMNS)})"
 _ROWS = 32  # rows of one statement
@@ -61,10 +61,18 @@ class JobStanding(NamedTuple):
     array: str
 
 
+class Intent(NamedTuple):
+    """A long request: how many of its jobs are done, and what is asked for, as JSON; empty: as written before."""
+
+    done: int
+    what: str
+
+
 class Store(Queries):
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection = _connect(path)
+        self._coming: Mapping[str, str] = {}  # what is being written
         with _readable(path):
             self.last = self._number("SELECT max(seq) FROM events")
             self.last_at = self._last_at()  # when the last event happened
@@ -73,6 +81,7 @@ class Store(Queries):
             self.open: dict[str, JobView] = {view.id: view for view in self._views("WHERE ended IS NULL")}
             """The views of all jobs that are not over."""
             self.checkpointed = self._number("SELECT max(seq) FROM checkpoint")
+            self.last_intent = self._number("SELECT max(number) FROM intents")
 
     def close(self) -> None:
         with suppress(sqlite3.Error):  # where it cannot be written, the next life reads what lies beside it
@@ -82,9 +91,14 @@ class Store(Queries):
     # -- writing ----------------------------------------------------------------------------------
 
     def append(
-        self, records: Sequence[Record], environments: Mapping[str, str] | None = None, answers: Iterable[Answered] = ()
+        self,
+        records: Sequence[Record],
+        environments: Mapping[str, str] | None = None,
+        answers: Iterable[Answered] = (),
+        intents: Mapping[int, Intent | None] | None = None,
     ) -> None:
         """Write records and their views; on disk when this returns, or not at all."""
+        self._coming = environments or {}
         seen: dict[str, JobView] = {}
         ran: list[tuple[Any, ...]] = []
         number = self.jobs
@@ -102,7 +116,7 @@ class Store(Queries):
             _insert(
                 connection,
                 "events (seq, at, kind, job, attempt, data)",
-                [(self.last + n, *encode(record)) for n, record in enumerate(records, 1)],
+                [(self.last + n, *encode(record, self._base)) for n, record in enumerate(records, 1)],
             )
             point("store:events")
             if environments:
@@ -111,15 +125,17 @@ class Store(Queries):
                 connection.executemany(
                     "INSERT INTO answers (user, key, request, answer, at) VALUES (?, ?, ?, ?, ?)", answers
                 )
+            for intent, state in (intents or {}).items():
+                _write_intent(connection, intent, state)
             if ran:
                 connection.executemany(reader.INSERT_RUN, ran)
-            if new := [views.to_row(v) for v in seen.values() if v.number > self.jobs]:
+            if new := [views.to_row(v, bases=self._base) for v in seen.values() if v.number > self.jobs]:
                 _insert(connection, _JOBS, new)
             changed = {job: v for job, v in seen.items() if v.number <= self.jobs}
             for statement, columns in ((_UPDATE, views.CHANGING), (_EDIT, views.COLUMNS)):
                 rows = [v for job, v in changed.items() if (job in edited) == (statement is _EDIT)]
                 if rows:
-                    connection.executemany(statement, [views.to_row(v, (*columns, "number")) for v in rows])
+                    connection.executemany(statement, [views.to_row(v, (*columns, "number"), self._base) for v in rows])
             point("store:views")
         point("store:committed")
         self.last += len(records)
@@ -152,7 +168,7 @@ class Store(Queries):
         with self._transaction() as connection:
             connection.execute("DELETE FROM jobs")
             connection.execute("DELETE FROM checkpoint")
-            _insert(connection, _JOBS, [views.to_row(view) for view in found.values()])
+            _insert(connection, _JOBS, [views.to_row(view, bases=self._base) for view in found.values()])
         self.open = {view.id: view for view in found.values() if not view.over}
         self.checkpointed = 0
         return len(found)
@@ -184,10 +200,12 @@ class Store(Queries):
 
     def forget_environments(self, keys: Iterable[str], since: int) -> int:
         """Remove environments and scripts that no job up to a number has, nor a later one; returns their number."""
+        if self._number("SELECT count(*) FROM intents"):
+            return 0  # jobs that are not written yet may have them
         with self._transaction() as connection:
             later = connection.execute("SELECT work FROM jobs WHERE number > ?", (since,))
             works = [*(view.work for view in self.open.values()), *(json.loads(work) for (work,) in later)]
-            wanted = {str(work.get(name)) for work in works for name in ("environment", "script")}
+            wanted = {str(work.get(name)) for work in works for name in ("environment", "script", "shared")}
             needless = [(key,) for key in keys if key not in wanted]
             connection.executemany("DELETE FROM environments WHERE hash = ?", needless)
         return len(needless)
@@ -218,7 +236,7 @@ class Store(Queries):
             "SELECT seq, at, kind, job, attempt, data FROM events WHERE seq > ? ORDER BY seq", (after,)
         )
         for seq, *row in found:
-            yield seq, decode(Row(*row))
+            yield seq, decode(Row(*row), self._base)
 
     def load(self) -> State | None:
         """The state by the log; None if that is empty."""
@@ -256,6 +274,10 @@ class Store(Queries):
         found = self._connection.execute("SELECT at FROM events WHERE job = ? ORDER BY seq DESC LIMIT 1", (job,))
         return float((found.fetchone() or (0.0,))[0])
 
+    def _base(self, key: str) -> Mapping[str, Any]:
+        """What the tasks of an array share, by its hash."""
+        return views.shared_of(key, lambda: self._coming.get(key) or self.kept(key))
+
     def script(self, key: str) -> str:
         return str(json.loads(self.kept(key)))
 
@@ -289,7 +311,7 @@ class Store(Queries):
             "ORDER BY seq DESC LIMIT 1",
             (job,),
         ).fetchone()
-        return decode(Row(*found)) if found else None
+        return decode(Row(*found), self._base) if found else None
 
     def recalled(self, job: str, attempt: int) -> Mapping[str, Any]:
         found = self._connection.execute(
@@ -300,11 +322,25 @@ class Store(Queries):
         return decode(Row(*found)).details if found else {}
 
     def _views(self, where: str) -> Iterator[JobView]:
-        found = self._connection.execute(f"SELECT {', '.join(views.COLUMNS)} FROM jobs {where} ORDER BY number")
+        found = self._connection.execute(f"SELECT {views.SELECTED} FROM jobs {where} ORDER BY number")
         return map(views.from_row, found)
+
+    def unfinished(self) -> list[tuple[int, int, dict[str, Any]]]:
+        """Long requests that are written and not done: number, how much of it is done, and what is asked for."""
+        found = self._connection.execute("SELECT number, done, what FROM intents ORDER BY number")
+        return [(number, done, json.loads(what)) for number, done, what in found]
 
     def _number(self, query: str) -> int:
         return int(self._connection.execute(query).fetchone()[0] or 0)
+
+
+def _write_intent(connection: sqlite3.Connection, number: int, intent: Intent | None) -> None:
+    if intent is None:
+        connection.execute("DELETE FROM intents WHERE number = ?", (number,))
+    elif intent.what:
+        connection.execute("INSERT INTO intents (number, done, what) VALUES (?, ?, ?)", (number, *intent))
+    else:
+        connection.execute("UPDATE intents SET done = ? WHERE number = ?", (intent.done, number))
 
 
 def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -317,7 +353,7 @@ def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[Sequence[
         )
 
 
-def hashed(environment: Mapping[str, str] | str) -> tuple[str, str]:
+def hashed(environment: Mapping[str, Any] | str) -> tuple[str, str]:
     kept = environment if isinstance(environment, str) else dict(sorted(environment.items()))
     content = json.dumps(kept, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()[:32], content
@@ -373,6 +409,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 log = logging.getLogger("gpuyard")
+_LATER = 20  # times as many events while a long request is under way
 _EVERY = 5_000, 20_000  # events: when there is nothing else to do, and at most
 _RETRY = 60.0
 
@@ -383,19 +420,22 @@ class Checkpoints:
         self._not_before = -math.inf
         self.wanted = False  # whether a checkpoint is asked for
 
-    def make(self, state: State, *, idle: bool) -> bool:
-        """If it is time to: drop jobs that are over from the state, and keep it. The state must match the log."""
-        behind = self._store.last - self._store.checkpointed
-        if behind <= (0 if self.wanted else _EVERY[0 if idle else 1]) or time.monotonic() < self._not_before:
+    def make(self, state: State, *, idle: bool, busy: bool = False) -> bool:
+        """If it is time to, keep the state, which must match the log; whether jobs that are over were dropped."""
+        behind, jobs = self._store.last - self._store.checkpointed, len(self._store.open)
+        few, many = _EVERY  # it takes the longer the more jobs there are
+        least = max(few, jobs // 4) if idle else max(many, jobs) * (_LATER if busy else 1)
+        if behind <= (0 if self.wanted else least) or time.monotonic() < self._not_before:
             return False
         self.wanted = False
-        compact(state)
+        if compacts := len(state.ids) - jobs > jobs // 4:
+            compact(state)
         try:
             self._store.keep(state)
         except StoreFailing as error:  # the log has everything, so nothing is lost
             log.warning("%s", error)
             self._not_before = time.monotonic() + _RETRY
-        return True
+        return compacts
 
 
 class NoSuchJob(UserError):

@@ -61,10 +61,14 @@ def outcome_of(event: Exited | Preempted | Requeued, details: Mapping[str, Any])
 
 
 _LITERALLY, _ESCAPED = re.compile("[%_!]"), r"!\g<0>"
-_COMMAND = "(SELECT group_concat(value, ' ') FROM json_each(work, '$.command'))"
+_COMMAND = f"(SELECT group_concat(value, ' ') FROM json_each({views.WORK}, '$.command'))"
 _WHERE = ("id", "name", "user", _COMMAND)
 _HOLDS = "(" + " OR ".join(f"{where} LIKE ? ESCAPE '!'" for where in _WHERE) + ")"
 """Where a text is looked for; small letters are as good as large ones, if they are English."""
+_DATA = """CASE WHEN instr(data, '"shared":') THEN coalesce((
+    SELECT json_patch(json_object('details', json_object('work', json(content))), data) FROM environments
+    WHERE hash = json_extract(data, '$.details.work.shared')), data) ELSE data END"""
+"""An event with what its job shares with the other tasks of its array."""
 _AT_ONCE = 500  # jobs that one question names
 
 
@@ -157,7 +161,7 @@ class Reader(Queries):
             terms.append("(ended, number) < (?, ?)")
             values += behind
         if tag:
-            terms.append("EXISTS (SELECT 1 FROM json_each(work, '$.tags') WHERE value = ?)")
+            terms.append(f"EXISTS (SELECT 1 FROM json_each({views.WORK}, '$.tags') WHERE value = ?)")
             values.append(tag)
         where = f"WHERE {' AND '.join(terms)}" if terms else ""
         order = "ORDER BY ended DESC, number DESC" if over else "ORDER BY number"
@@ -187,7 +191,7 @@ class Reader(Queries):
             terms.append("user = ?")
             values.append(wish.user)
         found = self._connection.execute(
-            "SELECT seq, at, events.kind, job, events.attempt, data, user "
+            f"SELECT seq, at, events.kind, job, events.attempt, {_DATA}, user "
             "FROM events LEFT JOIN jobs ON jobs.id = events.job "
             f"WHERE {' AND '.join(terms)} ORDER BY seq LIMIT ?",
             (*values, limit),
@@ -225,7 +229,8 @@ class Reader(Queries):
             newest = self._connection.execute("SELECT max(number) FROM jobs").fetchone()[0] or 0
             found = self._connection.execute(
                 "SELECT hash FROM environments EXCEPT SELECT json_extract(work, '$.environment') FROM jobs "
-                "EXCEPT SELECT json_extract(work, '$.script') FROM jobs"
+                "EXCEPT SELECT json_extract(work, '$.script') FROM jobs "
+                "EXCEPT SELECT json_extract(work, '$.shared') FROM jobs"
             )
             return [key for (key,) in found], int(newest)
         finally:
@@ -260,5 +265,5 @@ class Reader(Queries):
         self._connection.close()
 
     def _select(self, rest: str, values: Iterable[Any]) -> list[JobView]:
-        found = self._connection.execute(f"SELECT {', '.join(views.COLUMNS)} FROM jobs {rest}", tuple(values))
+        found = self._connection.execute(f"SELECT {views.SELECTED} FROM jobs {rest}", tuple(values))
         return list(map(views.from_row, found))

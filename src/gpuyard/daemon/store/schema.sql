@@ -1,4 +1,4 @@
--- gpuyard's store, version 5. The log is the truth; `jobs` and `checkpoint` follow from it and can be made anew.
+-- gpuyard's store, version 6. The log is the truth; `jobs` and `checkpoint` follow from it and can be made anew.
 
 CREATE TABLE events (
     seq     INTEGER PRIMARY KEY,  -- 1, 2, 3 ...: the order in which things happened
@@ -89,4 +89,11 @@ CREATE INDEX runs_by_likeness ON runs (likeness, at);
 CREATE TABLE checkpoint (
     seq  INTEGER PRIMARY KEY,
     data TEXT NOT NULL
+);
+
+-- Requests that change many jobs, written before they are carried out, part by part: a restart goes on with them.
+CREATE TABLE intents (
+    number INTEGER PRIMARY KEY,
+    done   INTEGER NOT NULL,  -- how many of its jobs
+    what   TEXT    NOT NULL   -- is asked for, as JSON
 );

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gpuyard.daemon.store.records import Row
+from gpuyard.daemon.store.views import WORK
 
 USAGE_COLUMNS = ("job", "name", "user", "kind", "gpu", "begin", "end", "state", "attempt")
 _LAST = """SELECT id, name, user, kind, gpus, started AS begin, ended AS "end", state, attempt FROM jobs
@@ -110,18 +111,19 @@ EDGES = tuple((7 * 24 * HOUR) ** (n / 24) for n in range(25))
 """Seconds between which durations are counted: from one to a week, each 1.74 times the one before."""
 _MOST_TAGS = 500
 
-_SEEN = """CREATE TEMP TABLE seen AS
+_TAGS = f"json_extract({WORK}, '$.tags')"
+_SEEN = f"""CREATE TEMP TABLE seen AS
     SELECT id, user, state, submitted, started, ended, attempt,
            json_extract(work, '$.gpu_count') AS gpus,
            CASE WHEN json_extract(work, '$.alone') THEN NULL ELSE json_extract(work, '$.gpu_memory') END AS memory,
-           json_extract(work, '$.tags') AS tags,
+           {_TAGS} AS tags,
            json_extract(nullif(measured, ''), '$.energy_wh') AS energy
     FROM jobs WHERE ended >= :since
     UNION ALL
     SELECT id, user, state, submitted, started, NULL, attempt,
            json_extract(work, '$.gpu_count'),
            CASE WHEN json_extract(work, '$.alone') THEN NULL ELSE json_extract(work, '$.gpu_memory') END,
-           json_extract(work, '$.tags'), NULL
+           {_TAGS}, NULL
     FROM jobs WHERE ended IS NULL AND attempt > 0"""
 # What is kept of a job tells of its last attempt only, and of that only if it does not wait again.
 _SPANS = """CREATE TEMP TABLE spans AS
@@ -200,7 +202,7 @@ def _tags(connection: sqlite3.Connection, window: Window, values: dict[str, floa
     """The same by tag: only tags with most use, since there may be as many as jobs."""
     had = _each(connection.execute(_TAGS_HAD, values))
     ended = _each(connection.execute(f"SELECT tags, count(*) {_ENDED} GROUP BY tags", values))
-    submitted = _each(_submitted(connection, window, "json_extract(work, '$.tags')").items())
+    submitted = _each(_submitted(connection, window, _TAGS).items())
     hours = {tag: seconds / HOUR for tag, seconds in had.items()}
     return _by_use("tag", hours, submitted, ended)[:_MOST_TAGS]
 

@@ -28,8 +28,8 @@ from gpuyard.core.events import (
     Submitted,
 )
 from gpuyard.core.model import Phase, Request
-from gpuyard.daemon.store.records import Record, finite
-from gpuyard.spec.work import Work
+from gpuyard.daemon.store.records import Bases, Record, finite
+from gpuyard.spec.work import Work, joined, without
 
 LONGEST_GAP = 60.0
 """Seconds between looks that are counted by what was seen at both ends; a longer gap counts for nothing."""
@@ -238,16 +238,42 @@ FIXED = ("id", "name", "user", "submitted", "priority", "work", "kind", "array")
 CHANGING = tuple(name for name in COLUMNS if name not in (*FIXED, "number"))
 
 
-def to_row(view: JobView, columns: tuple[str, ...] = COLUMNS) -> list[Any]:
+SHARED = "(SELECT content FROM environments WHERE hash = json_extract(work, '$.shared'))"
+"""What a task shares with the others of its array."""
+WORK = f"coalesce(json_patch({SHARED}, work), work)"
+"""The work of a job in full."""
+SELECTED = f"{', '.join(COLUMNS)}, {SHARED}"
+"""What `from_row` takes."""
+_MOST_KEPT = 256
+_shared: dict[str, Mapping[str, Any]] = {}
+"""The latest that tasks share, by hash, so that they share it in memory too."""
+
+
+def to_row(view: JobView, columns: tuple[str, ...] = COLUMNS, bases: Bases | None = None) -> list[Any]:
+    if bases is not None and (key := view.work.get("shared")) and "work" in columns:
+        view = replace(view, work=without(view.work, bases(key)))
     return [_TO_ROW[name](getattr(view, name)) if name in _TO_ROW else getattr(view, name) for name in columns]
 
 
 def from_row(row: tuple[Any, ...]) -> JobView:
-    found = dict(zip(COLUMNS, row, strict=True))
+    *values, shared = row
+    found = dict(zip(COLUMNS, values, strict=True))
     found["gpus"] = tuple(int(index) for index in found["gpus"].split(",") if index)
     found["work"] = json.loads(found["work"])
+    if shared is not None:
+        found["work"] = joined(found["work"], shared_of(found["work"]["shared"], lambda: shared))
     found["measured"] = json.loads(found["measured"] or "{}")
     return JobView(**found)
+
+
+def shared_of(key: str, content: Callable[[], str]) -> Mapping[str, Any]:
+    """What the tasks of an array share, by its hash, or from its JSON. For any thread."""
+    found = _shared.get(key)
+    if found is None:
+        if len(_shared) >= _MOST_KEPT:
+            _shared.clear()
+        found = _shared[key] = json.loads(content())
+    return found
 
 
 def printable(text: str) -> str:

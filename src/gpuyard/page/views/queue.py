@@ -326,9 +326,23 @@ class QueueView:
     def _shown_picks(self) -> None:
         picked = [key for key in self._picked if key in self._jobs]
         self._chosen.set_visibility(bool(picked))
-        self._count.set_text(f"{len(picked)} selected")
+        yours = "" if self._visit.viewer.rules else " of yours"
+        told = f"All{yours} that match selected, on all pages" if self._every else f"{len(picked)} selected"
+        self._count.set_text(told)
+
+    @property
+    def _every(self) -> bool:
+        """Whether all rows are selected and there are more pages: then all jobs that match are meant."""
+        own = [key for key, job in self._jobs.items() if self._visit.viewer.owns(job.user)]
+        found = self._seen[0]
+        return bool(own) and set(own) <= set(self._picked) and found is not None and found["rows"] > len(self._jobs)
 
     async def _all(self, name: str) -> None:
+        if self._every:
+            viewer, asked = self._visit.viewer, self._filters.asked("state", *_SEARCH)
+            user = asked.get("user") or ("*" if viewer.rules else viewer.name)
+            await self._acts.do_to_all(name, {**asked, "user": user, "all": True})
+            return
         jobs = [self._jobs[key] for key in self._picked if key in self._jobs]
         fit = [job for job in jobs if name == "cancel" or job.state == {"hold": "queued", "release": "held"}[name]]
         if not fit:

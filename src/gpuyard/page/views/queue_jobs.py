@@ -138,6 +138,18 @@ class JobActions:
             return
         await self._each(jobs, lambda job: self._visit.api.post(f"/jobs/{quote(job.id, safe='')}/{name}"), _DONE[name])
 
+    async def do_to_all(self, name: str, which: Mapping[str, Any]) -> None:
+        """The same to all jobs that match, by one request."""
+        if name == "cancel" and not await confirm("Cancel all jobs that match, on all pages?", "Cancel them"):
+            return
+        try:
+            found = await self._visit.api.post("/jobs/bulk", {"action": name, **which})
+        except GpuyardError as error:
+            self._visit.tell(error)
+            return
+        ui.notify(f"{_DONE[name]} {found['changed']:,} job{'s' * (found['changed'] != 1)}.", type="positive")
+        self._visit.beat()
+
     async def step(self, job: ListedJob, by: float) -> None:
         requested, until = self._requested.get(job.key, (job.priority, math.inf))
         priority = by + (requested if time.monotonic() < until else job.priority)

@@ -16,13 +16,14 @@ from gpuyard.api.batch_types import Cost, Span, achieved, by_themselves
 from gpuyard.api.types import OVER
 from gpuyard.core.limits.loans import loans
 from gpuyard.daemon.commands import NotNow
-from gpuyard.daemon.jobs.intake import BatchOptions, JobRequest, open_batch
+from gpuyard.daemon.context import Steps
+from gpuyard.daemon.jobs.bulk import CANCEL, Chosen
+from gpuyard.daemon.jobs.intake import BatchOptions, IntakeResult, JobRequest, open_batch
 from gpuyard.daemon.jobs.profiles import epochs_in
 from gpuyard.daemon.store.batch_history import BatchHead, BatchLog, batch_log
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
-from gpuyard.server import tasks
 from gpuyard.server.context import Context
 from gpuyard.server.requests import Command, JobIntake, with_login_defaults
 from gpuyard.server.responses import iso, job_json, reply, state_text
@@ -34,6 +35,7 @@ from gpuyard.server.stream.streams import Wait
 
 _LOOK_SECONDS = 0.1  # seconds between reads of a batch: thousands of rows may end at once
 _MOST = 1000
+_ROWS_AT_ONCE = 100
 
 BATCH: dict[str, Any] = {
     "batch": "20", "name": "commands.csv", "user": "ann", "state": "open", "rows": 50,
@@ -173,6 +175,8 @@ class BatchRoutes:
             wanted, refused = list[JobRequest](), list[tuple[int, str]]()
             resolved = [await self._notifications.resolved(request, one) for one in given.complete()]
             for number, one in enumerate(resolved):
+                if number % _ROWS_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # others come between
                 try:
                     whole = with_login_defaults(one, caller, context.settings)
                     wanted.append(intake.owned(request, whole.wanted(context.settings)))
@@ -182,14 +186,14 @@ class BatchRoutes:
                     refused.append((one.row.number if one.row else number + 1, str(error)))
             signed = await intake.signed(request, wanted)
             if given.batch is None and not given.skip_refused:
-                return lambda: {"ids": context.commands.submit_all(signed), **intake.warnings()}
+                return lambda: context.commands.submitting(signed, lambda ids: {"ids": ids, **intake.warnings()})
             return lambda: self._take(caller.name, given, signed, refused)
 
         return await intake.once(request, take)
 
     def _take(
         self, user: str, given: Batch, wanted: Sequence[JobRequest], refused: Sequence[tuple[int, str]]
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any] | Steps[dict[str, Any]]:
         """Submit a batch, or return the open one with the same key. For the daemon's thread."""
         named = given.batch
         how = BatchOptions("batch", skip=given.skip_refused)
@@ -198,11 +202,14 @@ class BatchRoutes:
             before = None if named.again else open_batch(self._context.daemon.context, user, named.key)
             if before is not None:
                 return {"ids": before[1], "batch": before[0], "refused": [], "open": True}
-        taken = self._context.commands.submit_batch(wanted, how, refused)
-        rows = [(row[0] if (row := wanted[place].work.row) else place + 1, why) for place, why in taken.refused]
-        reasons = [{"row": row, "reason": why} for row, why in sorted([*refused, *rows])]
-        batch = next(iter(taken.ids), None)
-        return {"ids": taken.ids, "batch": batch, "refused": reasons, "open": False, **self._intake.warnings()}
+
+        def answer(taken: IntakeResult) -> dict[str, Any]:
+            rows = [(row[0] if (row := wanted[place].work.row) else place + 1, why) for place, why in taken.refused]
+            reasons = [{"row": row, "reason": why} for row, why in sorted([*refused, *rows])]
+            batch = next(iter(taken.ids), None)
+            return {"ids": taken.ids, "batch": batch, "refused": reasons, "open": False, **self._intake.warnings()}
+
+        return self._context.commands.submitting_batch(wanted, how, refused, answer)
 
     @Route(
         "GET /batches", "listBatches", "List batches", "Batches",
@@ -271,7 +278,8 @@ class BatchRoutes:
         ids = await asyncio.to_thread(self._open_ids, batch)
         if not ids:
             raise NotNow(f"batch {batch} is over")
-        await context.ask(tasks.each(ids, lambda id: context.commands.cancel(id, grace, caller.name)))
+        chosen = await asyncio.to_thread(lambda: Chosen.of(ids))
+        await context.ask(lambda: context.daemon.bulk.change(CANCEL, chosen, grace=grace, by=caller.name))
         return reply(await asyncio.to_thread(self._standing, batch, 2e10))
 
     def _head(self, batch: str) -> BatchHead:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request, Response
@@ -16,7 +16,9 @@ from gpuyard.api.types import OVER
 from gpuyard.core.limits.loans import loans
 from gpuyard.core.reasons import Reason
 from gpuyard.daemon.commands import NotNow
+from gpuyard.daemon.jobs.bulk import CANCEL, EDIT, HOLD, RELEASE, Chosen
 from gpuyard.daemon.jobs.fingerprints import digest_of
+from gpuyard.daemon.jobs.intake import JobRequest
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
@@ -124,7 +126,7 @@ class JobRoutes:
             resolved = await self._notifications.resolved(request, _submission(body))
             given = with_login_defaults(resolved, context.permissions.caller(request), context.settings)
             wanted = await intake.complete(request, given)
-            return lambda: {"id": context.commands.submit_all([wanted])[0], **intake.warnings()}
+            return lambda: context.commands.submitting([wanted], lambda ids: {"id": ids[0], **intake.warnings()})
 
         return await intake.once(request, take)
 
@@ -149,20 +151,19 @@ class JobRoutes:
     )  # fmt: skip
     async def edit(self, request: Request, job: str, given: Changes) -> Response:
         """Change what a job, or the open tasks of an array, ask for; null takes something back."""
-        permissions, commands = self._context.permissions, self._context.commands
+        permissions = self._context.permissions
         permissions.check_priority(permissions.caller(request), given.priority)
         if not given.given:
             raise UserError("there is nothing to change; say for example priority or time_limit")
-        dependency = (given.dependency or "") if "dependency" in given.given else None
         if given.notify and tasks.owner(self._context.reader, job) != permissions.name(request):
             raise UserError("only the owner of a job can say where to be told of it")
         given = await self._notifications.resolved(request, given)
-        ids, settings = self._lookup.open_ids(job), self._context.settings
+        return await self._change(EDIT, job, changes=given.plain)
 
-        def change() -> None:
-            commands.edit(ids, given.given, lambda work, asked: given.applied(work, asked, settings), dependency)
-
-        await self._context.ask(change)
+    async def _change(self, kind: str, job: str, **how: Any) -> Response:
+        """Change a job, or the open tasks of an array; those that cannot be changed now are left out."""
+        chosen = await asyncio.to_thread(lambda: Chosen.of(self._lookup.open_ids(job)))
+        await self._context.ask(lambda: self._context.daemon.bulk.change(kind, chosen, **how))
         return await self._lookup.one(job)
 
     @Route(
@@ -171,18 +172,16 @@ class JobRoutes:
     )  # fmt: skip
     async def cancel(self, request: Request, job: str, how: Cancellation | None = None) -> Response:
         """Give a job up: it is asked to end, and made to when its grace is over."""
-        context, grace = self._context, how.grace if how else None
-        user = context.permissions.name(request)
-        await context.ask(tasks.each(self._lookup.open_ids(job), lambda id: context.commands.cancel(id, grace, user)))
-        return await self._lookup.one(job)
+        return await self._change(
+            CANCEL, job, grace=how.grace if how else None, by=self._context.permissions.name(request)
+        )
 
     @Route(
         "POST /jobs/{job}/hold", "holdJob", "Hold a job", "Jobs", _ONE, NOT_CHANGED, may=owner("hold job {job}"),
     )  # fmt: skip
     async def hold(self, job: str) -> Response:
         """Keep a waiting job from being chosen."""
-        await self._context.ask(tasks.each(self._lookup.open_ids(job), self._context.commands.hold))
-        return await self._lookup.one(job)
+        return await self._change(HOLD, job)
 
     @Route(
         "POST /jobs/{job}/release", "releaseJob", "Release a held job", "Jobs", _ONE, NOT_CHANGED,
@@ -190,8 +189,7 @@ class JobRoutes:
     )  # fmt: skip
     async def release(self, job: str) -> Response:
         """Let a held job be chosen again."""
-        await self._context.ask(tasks.each(self._lookup.open_ids(job), self._context.commands.release))
-        return await self._lookup.one(job)
+        return await self._change(RELEASE, job)
 
     @Route(
         "POST /jobs/{job}/requeue", "requeueJob", "Let a running job wait again", "Jobs", _ONE, NOT_CHANGED,
@@ -269,7 +267,12 @@ class JobRoutes:
 
     async def _copy(self, request: Request, views: list[JobView], given: Copy) -> Command:
         context, intake = self._context, self._intake
-        given = await self._notifications.resolved(request, given)
+        copy = await self.copied(request, views, await self._notifications.resolved(request, given))
+        return lambda: context.commands.submitting([copy()], lambda ids: {"id": ids[0], **intake.warnings()})
+
+    async def copied(self, request: Request, views: list[JobView], given: Copy) -> Callable[[], JobRequest]:
+        """A job, or tasks of an array, once more; what is returned is for the daemon's thread."""
+        context, intake = self._context, self._intake
         if any(view.kind == "lease" for view in views):
             raise NotNow(f"job {views[0].id} is a lease, which only its own process can ask for again")
         if not views:
@@ -278,15 +281,12 @@ class JobRoutes:
             raise UserError(f"{views[0].id} is a {views[0].kind}, which has no command to run again")
         if views[0].array and not given.array:
             given = given.model_copy(update={"array": _array(views)})
-
         content = await self._content(request, views[0], given)
 
-        def copy() -> dict[str, Any]:
+        def copy() -> JobRequest:
             work, asked = context.commands.description(views[0].id)
             wanted = intake.owned(request, given.copied(work, asked, context.settings))
-            return {
-                "id": context.commands.submit_all([intake.signatures.signed(wanted, content)])[0], **intake.warnings()
-            }  # fmt: skip
+            return intake.signatures.signed(wanted, content)
 
         return copy
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gpuyard.api import replies
 from gpuyard.core.model import Booking, Quota
-from gpuyard.daemon.limits import Limits, UserShare
+from gpuyard.daemon.limits import DEFAULT_QUEUED, Limits, UserShare
 from gpuyard.server.context import Context
 from gpuyard.server.paths import API
 from gpuyard.server.request_fields import LAST, MOST_INDEX, MOST_SECONDS, ONE_WORD, WHOLE, Index, Word
@@ -36,6 +36,7 @@ RULES: dict[str, Any] = {
         {
             "name": "ann", "group": "vision", "weight": 2.0, "gpus": 2, "week_gpu_hours": 31.5,
             "faded_gpu_hours": 12.25, "quota_gpus": 4, "quota_gpu_hours": None,
+            "quota_queued": None,
         }
     ],
 }  # fmt: skip
@@ -70,6 +71,9 @@ class QuotaChoice(StrictBody):
         int | None, Field(ge=0, le=MOST_INDEX, description="GPUs at once; 0: no quota; not said: as before."), WHOLE
     ] = None
     gpu_hours: Annotated[float | None, Field(ge=0, le=MOST_SECONDS, description="In any seven days.")] = None
+    queued: Annotated[
+        int | None, Field(ge=0, le=10**9, description=f"Jobs that wait or are held; 0: {DEFAULT_QUEUED:,}."), WHOLE
+    ] = None
 
 
 class ShareChoice(StrictBody):
@@ -160,7 +164,8 @@ class LimitRoutes:
             former = dict(self._limits.rules.quotas).get(name, Quota())
             gpus = former.gpus if given.gpus is None else given.gpus
             hours = former.gpu_hours if given.gpu_hours is None else given.gpu_hours
-            self._limits.set_quota(name, Quota(gpus, hours), who)
+            queued = former.queued if given.queued is None else given.queued
+            self._limits.set_quota(name, Quota(gpus, hours, queued), who)
 
         await self._ask(change)
         return await self.rules()
@@ -188,4 +193,5 @@ def limits_json(standing: UserShare) -> dict[str, Any]:
         "name": standing.user, "group": standing.group or None, "weight": standing.weight,
         "gpus": standing.gpus, "week_gpu_hours": standing.week, "faded_gpu_hours": standing.faded,
         "quota_gpus": standing.quota.gpus or None, "quota_gpu_hours": standing.quota.gpu_hours or None,
+        "quota_queued": standing.quota.queued or None,
     }  # fmt: skip

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, create_model
 
 from gpuyard.config import Settings
 from gpuyard.core.model import Request
+from gpuyard.daemon.commands import Edit
 from gpuyard.daemon.jobs.intake import JobRequest
 from gpuyard.daemon.jobs.profiles import check_profile
 from gpuyard.errors import Bug, UserError
@@ -22,16 +23,18 @@ from gpuyard.server.request_fields import (
     ArrayText,
     Command,
     Directory,
-    Environment,
     Estimate,
     From,
     GpuMemory,
     Gpus,
     Grace,
     Priority,
+    Script,
     Tags,
     Text,
     TimeLimit,
+    Variables,
+    WholeEnvironment,
     Word,
     declared,
     request_type,
@@ -42,7 +45,6 @@ from gpuyard.spec.work import DEFAULTS, Work
 from gpuyard.units import check_signal
 
 RETRY_DELAY = 30.0  # default number of seconds before the first retry
-MOST_SCRIPT = 2**22
 
 
 def check_command(command: list[str], directory: str) -> None:
@@ -152,15 +154,13 @@ class Submission(AskedForJob):
 
     command: Command
     directory: Annotated[Text | None, declared("directory")] = None
-    environment: Annotated[
-        Environment | None, Field(description="All of its environment; if not said, that of a login.")
-    ] = None
-    variables: Annotated[Environment, declared("variables")] = {}  # noqa: RUF012  # pydantic copies defaults
+    environment: Annotated[WholeEnvironment | None, declared("environment")] = None
+    variables: Variables = {}  # noqa: RUF012  # pydantic copies defaults
     tags: Tags = []  # noqa: RUF012
     umask: Annotated[int, Field(ge=0, le=0o777, description="What files that it makes may not permit."), WHOLE] = 0o022
     hold: bool = False
     array: ArrayText = None
-    script: Annotated[Text | None, Field(description="A text that is run in place of the command's first word.")] = None
+    script: Script | None = None
     own_id: Annotated[bool, Field(description="Whether `{id}` in its command is its id.")] = False
     row: Annotated[BatchRow | None, Field(description="Of a batch: where it stands in the file.")] = None
 
@@ -236,7 +236,9 @@ class Batch(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     jobs: Annotated[list[Submission], Field(min_length=1)]
-    environment: Annotated[Environment | None, Field(description="Of those jobs that have none of their own.")] = None
+    environment: Annotated[WholeEnvironment | None, Field(description="Of those jobs that have none of their own.")] = (
+        None
+    )
     batch: Annotated[BatchName | None, Field(description="What they are called together.")] = None
     skip_refused: Annotated[
         StrictBool, Field(description="Whether those that can never run here are left out, and the others taken.")
@@ -255,8 +257,6 @@ class Batch(BaseModel):
 
 
 def _check_script(script: str | None) -> None:
-    if script is not None and len(script) > MOST_SCRIPT:
-        raise UserError(f"the script has more than {MOST_SCRIPT // 2**20} MiB; let it be short, and call the rest")
     if script is not None and not script.startswith("#!"):
         raise UserError("the script does not say what runs it; begin it with a line like #!/bin/bash")
 
@@ -292,11 +292,22 @@ class Changes(AskedForJob):
         """The names of the changed fields, as JSON has them."""
         return {name.rstrip("_") for name in self.model_fields_set}
 
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The changed fields, as JSON has them."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    def edit(self, settings: Settings) -> Edit:
+        dependency = (self.dependency or "") if "dependency" in self.given else None
+        return Edit(self.given, lambda work, asked: self.applied(work, asked, settings), dependency)
+
     def applied(self, work: Work, request: Request, settings: Settings) -> tuple[Work, Request]:
         """Work and request after the changes."""
         changed = self._work(work, settings)
         told = self._estimate_told(work, request) is not None or changed.time_limit is not None
-        return replace(changed, estimated=told), self._request(work, changed, request, settings)
+        if changed.estimated != told:
+            changed = replace(changed, estimated=told)
+        return changed, self._request(work, changed, request, settings)
 
     def _work(self, work: Work, settings: Settings) -> Work:
         found = self._stored(_STORED & self.model_fields_set, settings, work.command)
@@ -305,7 +316,7 @@ class Changes(AskedForJob):
         taken_back = "retry_delay" in found and self.retry_delay is None
         if taken_back or (found.get("retries") and not work.retry_delay and "retry_delay" not in found):
             found["retry_delay"] = RETRY_DELAY
-        return replace(work, **found)
+        return replace(work, **found) if found else work
 
     def _request(self, before: Work, after: Work, request: Request, settings: Settings) -> Request:
         given = self.model_fields_set
@@ -331,7 +342,7 @@ class Changes(AskedForJob):
             limit = after.time_limit or math.inf
             found["limit"] = limit
             found["estimate"] = min(self._estimate(before, request, settings), limit)
-        return replace(request, **found)
+        return replace(request, **found) if found else request
 
     def _estimate(self, before: Work, request: Request, settings: Settings) -> float:
         """Seconds: its own estimate, else its limit, else the default."""
@@ -356,7 +367,7 @@ class Copy(Changes):
     def copied(self, work: Work, request: Request, settings: Settings) -> JobRequest:
         """The new job, without the old one's dependencies, begin time and deadline."""
         fresh = replace(request, after=(), begin=0.0, deadline=math.inf, array="", at_most=0)
-        new = replace(work, task=None, tasks=None, predicted=None, profiles="", ooms=0, blameless=0)
+        new = replace(work, task=None, tasks=None, shared="", predicted=None, profiles="", ooms=0, blameless=0)
         work, request = self.applied(new, fresh, settings)
         if self.command is not None:
             is_usual = self.name is None and is_default_name(work.name, work.command)

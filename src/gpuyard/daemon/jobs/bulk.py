@@ -1,0 +1,134 @@
+"""One request that changes many jobs: all of them or none, and others come between.
+
+What is asked for is written down before the first job changes, with the first slice. From then on it happens, whatever
+becomes of the daemon: a restart goes on where it was. Until then nothing has changed, so that it can still be refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gpuyard.daemon.commands import Commands, Edit, NotNow
+from gpuyard.daemon.context import Context, Steps, in_slices
+from gpuyard.daemon.jobs.intake import MANY, SUBMIT
+from gpuyard.daemon.store.log import NoSuchJob
+from gpuyard.spec.notation import folded, some_of, task_id
+
+log = logging.getLogger("gpuyard")
+CANCEL, HOLD, RELEASE, EDIT = "cancel", "hold", "release", "edit"
+ReadEdit = Callable[[Mapping[str, Any]], Edit]
+
+
+class Chosen(NamedTuple):
+    """Jobs in the order in which they are changed; and the same in few words, for the disk."""
+
+    ids: Sequence[str]
+    words: Sequence[str]
+
+    @classmethod
+    def of(cls, ids: Iterable[str]) -> Chosen:
+        """Jobs by their ids; tasks of an array together. Not for the loop's thread: there may be many."""
+        found: dict[str, list[int]] = {}
+        for id in ids:
+            array, _, task = id.partition("_")
+            found.setdefault(array, []).extend([int(task)] if task else [])
+        words = [folded(id, tasks) if tasks else id for id, tasks in found.items()]
+        return cls(list(_ids(words)), words)
+
+
+def _ids(words: Iterable[str]) -> Iterator[str]:
+    for word in words:
+        if (some := some_of(word)) is None:
+            yield word
+        else:
+            yield from (task_id(some[0], task) for task in some[1])
+
+
+class BulkChanges:
+    """Cancels, holds, releases and edits many jobs. For the loop's thread."""
+
+    def __init__(self, context: Context, commands: Commands) -> None:
+        self._context, self._commands = context, commands
+        self.read_edit: ReadEdit | None = None
+        """Makes an edit of what was written down; the server knows how."""
+
+    def change(
+        self, kind: str, jobs: Chosen, answer: dict[str, Any] | None = None, **how: Any
+    ) -> Steps[dict[str, Any]]:
+        """Change jobs; `how` is kept for a restart. The answer tells how many were changed."""
+        counts = {"changed": 0} if answer is None else answer
+        refusals: list[NotNow] = []
+        if kind == EDIT:
+            yield from self._check(jobs.ids, how)
+        if len(jobs.ids) <= MANY:
+            act = self._act(kind, how, counts, refusals)
+            for job in jobs.ids:
+                act(job)
+        else:
+            intent = self._context.intend({"kind": kind, "jobs": jobs.words, "how": how})
+            for _ in in_slices(self._context, intent, jobs.ids, self._act(kind, how, counts, refusals)):
+                yield counts
+        if refusals and not counts["changed"]:
+            raise refusals[0]
+        return counts
+
+    def _check(self, jobs: Sequence[str], how: Mapping[str, Any]) -> Steps[None]:
+        """Refuse an edit that one of the jobs could never run with."""
+        edit, before = self._edit(how), None
+        for place, job in enumerate(jobs):
+            if place and len(jobs) > MANY and self._context.slice_is_over:
+                yield
+            view = self._context.store.open.get(job)
+            like = view and (view.state, view.priority, {**view.work, "task": None})
+            if like is not None and like == before and edit.dependency is None:
+                continue  # a task like the one before, which can run with it
+            before = like
+            try:
+                self._commands.edited(job, edit)
+            except (NotNow, NoSuchJob):
+                continue  # it is left as it is
+
+    def _edit(self, how: Mapping[str, Any]) -> Edit:
+        assert self.read_edit is not None, "the server says how to read edits before the loop begins"
+        return self.read_edit(how["changes"])
+
+    def _act(
+        self, kind: str, how: Mapping[str, Any], counts: dict[str, Any], refusals: list[NotNow]
+    ) -> Callable[[str], None]:
+        commands = self._commands
+        edit = self._edit(how) if kind == EDIT else None
+        acts: dict[str, Callable[[str], None]] = {
+            CANCEL: lambda job: commands.cancel(job, how.get("grace"), how.get("by", "")),
+            HOLD: commands.hold,
+            RELEASE: commands.release,
+            EDIT: lambda job: commands.edit(job, edit) if edit else None,
+        }
+        act = acts[kind]
+
+        def change(job: str) -> None:
+            try:
+                act(job)
+                counts["changed"] += 1
+            except NoSuchJob:
+                pass
+            except NotNow as refusal:  # it has begun, or ended, since it was chosen
+                refusals.append(refusal)
+
+        return change
+
+    def resume(self) -> None:
+        """Go on with what was written down before a restart."""
+        for intent, done, what in self._context.store.unfinished():
+            if what["kind"] == SUBMIT:
+                steps = self._commands.resume_submits(what["entries"], intent, done)
+            else:
+                steps = self._resumed(intent, done, what)
+            log.info("going on with a request of before the restart (%s)", what["kind"])
+            self._context.inbox.resume(steps)
+
+    def _resumed(self, intent: int, done: int, what: Mapping[str, Any]) -> Steps[None]:
+        yield  # until the server is there
+        act = self._act(what["kind"], what["how"], {"changed": 0}, [])
+        yield from in_slices(self._context, intent, _ids(what["jobs"]), act, done)
