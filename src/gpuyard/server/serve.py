@@ -181,8 +181,8 @@ async def _serve(daemon: Daemon, settings: Settings, credentials: CredentialStor
 
 
 def _background_threads(daemon: Daemon, server: Server) -> list[BackgroundThread | NotificationService]:
-    settings = server.settings
-    found: list[BackgroundThread | NotificationService] = [
+    settings, threads = server.settings, daemon.context.threads
+    threads += [
         server.auth.audit,
         Retention(daemon.context, settings),
         SimulatedLoad(daemon.context, daemon.declared, daemon.ooms.ran_out),
@@ -193,9 +193,11 @@ def _background_threads(daemon: Daemon, server: Server) -> list[BackgroundThread
     notifications = server.notifications.open()
     if notifications is None:
         log.error("nobody is told of their jobs: %s", server.notifications.problem)
-        return found
+        return list(threads)
     daemon.listeners.append(notifications.dispatcher.committed)
-    return [*found, notifications]
+    others = list(threads)
+    threads.append(notifications.dispatcher)
+    return [*others, notifications]
 
 
 def _listeners(server: Server, listener: socket.socket) -> list[tuple[uvicorn.Server, socket.socket]]:
