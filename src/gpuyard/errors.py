@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
+
+_PASSING = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT, errno.EIO)
+)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error is the system's, for now: no file descriptors, memory or room on the disk are left, say."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _PASSING)
 
 
 class GpuyardError(Exception):
@@ -22,6 +32,15 @@ class Mistakes(UserError):
 
 class Bug(GpuyardError):
     """gpuyard broke one of its own rules; please report this."""
+
+
+def memory_limit() -> str:
+    """What to do where little memory is allowed; empty if nothing limits it."""
+    import resource  # here, because few need it
+
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    allowed = f"{most / 2**20:,.0f} MiB of address space are allowed here (ulimit -v)"
+    return "" if most == resource.RLIM_INFINITY else f"only {allowed}; allow more, best unlimited"
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -106,6 +106,21 @@ def daemon(patient: Installation) -> Finding:
     return ok(check, f"process {status['pid']}, {status['policy']}")
 
 
+_THREAD_ENDS = {"failing": "fails, and tries again", "stuck": "is stuck", "dead": "has ended"}
+
+
+def threads(patient: Installation) -> Iterator[Finding]:
+    """Whether all that the daemon does beside the queue is done: retention, notifications, the audit trail."""
+    check, found = "threads", (patient.status or {}).get("threads", [])
+    for one in found:
+        if one["state"] != "ok":
+            why = f": {one['problem']}" if one["problem"] else ""
+            text = f"the daemon's {one['name']} thread {_THREAD_ENDS.get(one['state'], one['state'])}{why}"
+            yield warn(check, text, "the daemon's log tells more; gpuyard down && gpuyard up, and jobs go on")
+    if found and all(one["state"] == "ok" for one in found):
+        yield ok(check, ", ".join(one["name"] for one in found))
+
+
 def _holder(data_dir: Path) -> str:
     """The process that a data directory belongs to, if there is one; without locking anything."""
     try:
@@ -239,7 +254,7 @@ CHECKS: tuple[Check, ...] = (
     checks.systemd,
     checks.directory, checks.file_system, checks.disk, checks.socket,
     network, certificate,
-    daemon, environment, mps, store, clock, leftovers, notifications,
+    daemon, threads, environment, mps, store, clock, leftovers, notifications,
 )  # fmt: skip
 
 

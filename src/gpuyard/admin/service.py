@@ -45,6 +45,8 @@ RestartPreventExitStatus=2
 # A job that runs out of memory is not the daemon's end, and all jobs together may have as many processes as they like.
 OOMPolicy=continue
 TasksMax=infinity
+# Connections and running jobs take file descriptors.
+LimitNOFILE=1024:524288
 {delegate}
 [Install]
 WantedBy={wanted_by}

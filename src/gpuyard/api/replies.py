@@ -250,6 +250,15 @@ class PageState(TypedDict):
     state: Literal["running", "starting", "off"]
 
 
+class ThreadState(TypedDict):
+    """How a thread of the daemon does."""
+
+    name: str
+    state: str
+    """`ok`, `failing` (it tries again), `stuck` or `dead`."""
+    problem: str | None
+
+
 class Status(TypedDict):
     """How the daemon does."""
 
@@ -276,6 +285,8 @@ class Status(TypedDict):
     """How long planning takes."""
     store: StoreHealth
     page: PageState
+    threads: list[ThreadState]
+    """The loop, and the threads beside it that are on."""
 
 
 class LeaseStanding(TypedDict):

@@ -16,7 +16,7 @@ _INTERRUPTED = 130
 def main() -> None:
     """Run a command; a user's mistake ends in one sentence and exit code 2, not in a traceback."""
     gc.set_threshold(100_000, 50, 50)  # looking for cycles would take a tenth of a short command, and find none
-    from gpuyard.errors import Bug, GpuyardError, Mistakes, UserError
+    from gpuyard.errors import Bug, GpuyardError, Mistakes, UserError, is_passing, memory_limit
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
@@ -39,12 +39,16 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}", 2)
+        _fail(f"{where}{error.strerror or error}", 1 if is_passing(error) else 2)
+    except MemoryError:
+        _fail(f"not enough memory: {memory_limit() or 'free some, and try again'}", 1)
     except KeyboardInterrupt:
         _fail("interrupted", _INTERRUPTED)
     except Exception as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C while a class was being made, in an import
             _fail("interrupted", _INTERRUPTED)
+        if isinstance(error, ImportError | RuntimeError) and (limit := memory_limit()):  # libraries and threads fail so
+            _fail(f"{str(error).strip()}: {limit}", 1)
         # By what it can do and not by its class: some versions of typer bring their own click.
         if not hasattr(error, "format_message"):
             raise

@@ -7,7 +7,9 @@ a failed write: a part reads it through the context and never keeps it.
 from __future__ import annotations
 
 import json
+import logging
 import os
+import sqlite3
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -30,12 +32,15 @@ from gpuyard.daemon.store.reader import Answered
 from gpuyard.daemon.store.records import Record
 from gpuyard.daemon.store.views import work_of
 from gpuyard.engines.base import Engine
+from gpuyard.errors import GpuyardError
 from gpuyard.gpus.base import Reading
 from gpuyard.spec.work import Work
 
 _Answer = TypeVar("_Answer")
 SLICE = 0.005  # seconds of a turn that a long request may take at most; to write what it did takes three times as long
 _LONG_TURN = 0.025  # seconds: after a longer turn the next slice is shorter
+log = logging.getLogger("gpuyard")
+_STUCK = 300.0  # seconds
 _COARSE = 0.1  # seconds by which the times of files may lag behind
 
 
@@ -179,11 +184,29 @@ class Inbox:
 
 
 class BackgroundThread(ABC):
-    """A part that works beside the daemon, in a thread of its own; `_run` returns when `_over` is set."""
+    """A part that works beside the daemon, in a thread of its own, step by step; a step that fails is not its end."""
+
+    retry = 60.0  # seconds after a step that failed
 
     def __init__(self, name: str) -> None:
+        self.name = name
+        self.failures = 0
+        self.problem = ""  # what the last step failed of; empty: it did not
+        self._moved_at: float | None = None  # when a step that is under way last came on, on the monotonic clock
         self._over, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def state(self) -> str:
+        """`ok`, `failing`, `stuck` or `dead`; `off` before its start and after its end."""
+        moved_at = self._moved_at
+        if self._thread.ident is None or self._over.is_set():
+            return "off"
+        if not self._thread.is_alive():
+            return "dead"
+        if moved_at is not None and time.monotonic() - moved_at > _STUCK:
+            return "stuck"
+        return "failing" if self.problem else "ok"
 
     def start(self) -> None:
         self._thread.start()
@@ -194,8 +217,35 @@ class BackgroundThread(ABC):
         if self._thread.is_alive():
             self._thread.join()
 
+    def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            if self._over.is_set():  # after that: who ends us sets this first
+                return
+            self._move()
+            try:
+                rest, self.problem = self._step(), ""
+            except Exception as error:  # whatever a user has caused: the next step is another one
+                rest = self.retry
+                self._fail(error)
+            self._moved_at = None
+            self._wake.wait(rest)
+
+    def _fail(self, error: Exception) -> None:
+        self.failures += 1
+        former, self.problem = self.problem, f"{type(error).__name__}: {error}"
+        if self.problem != former:
+            expected = isinstance(error, GpuyardError | OSError | sqlite3.Error)
+            text = "the %s thread cannot go on, and tries again in %.0f s: %s"
+            log.error(text, self.name, self.retry, self.problem, exc_info=None if expected else error)
+
+    def _move(self) -> None:
+        """Note that a step comes on."""
+        self._moved_at = time.monotonic()
+
     @abstractmethod
-    def _run(self) -> None: ...
+    def _step(self) -> float | None:
+        """Do what there is to do; returns the seconds until the next step, None: until somebody sets `_wake`."""
 
 
 class Context:
@@ -226,6 +276,8 @@ class Context:
         """Long requests by number, to be written with the next records: how far they are; None: they are done."""
         self._intent = store.last_intent
         self._slice, self._slice_began, self._slice_end = SLICE, 0.0, 0.0
+        self.threads: list[BackgroundThread] = []
+        """What works beside the daemon."""
         self.new_leases: list[str] = []
         """Waiting leases whose process the engine must watch as soon as they are written."""
         self._descriptions: dict[str, Record] = {}

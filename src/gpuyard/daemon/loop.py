@@ -10,7 +10,8 @@ A turn goes:
 So nothing is acknowledged, launched or stopped that is not on disk, and a submit and its placement share one fsync. The
 process may be killed anywhere: what was not written did not happen, and what was written but not done is done by the
 next daemon (`recover`). If writing fails, the state is dropped and read again from disk; only the engine's
-reports are kept until they are written, since the engine does not repeat them.
+reports are kept until they are written, since the engine does not repeat them. The same happens where a turn is cut
+short by what passes: no file descriptors are left, say.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from gpuyard.daemon.planning import Planning, check_gpus, rules_to_set
 from gpuyard.daemon.store.log import Store, StoreFailing
 from gpuyard.daemon.store.records import Record
 from gpuyard.engines.base import Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report
-from gpuyard.errors import GpuyardError, UserError
+from gpuyard.errors import GpuyardError, UserError, is_passing
 from gpuyard.faults import point
 
 log = logging.getLogger("gpuyard")
@@ -136,11 +137,20 @@ class Daemon:
         """One turn; it begins after `timeout` seconds at the latest."""
         self._poll.poll(max(0.0, timeout) * 1000)
         self.due_back = time.monotonic()
-        if self.failing and time.monotonic() >= self._retry_at:
-            self._try_again()
-        self.context.begin_slice()
-        answers = [] if self.failing else self.context.inbox.go_on()
-        answers += self.context.inbox.hear(self.failing)
+        answers: list[tuple[Future[Any], Any]] = []
+        try:
+            if self.failing and time.monotonic() >= self._retry_at:
+                self._try_again()
+            self.context.begin_slice()
+            answers = [] if self.failing else self.context.inbox.go_on()
+            answers += self.context.inbox.hear(self.failing)
+            self._decide_and_act(answers)
+        except Exception as error:
+            if not is_passing(error):
+                raise
+            self._give_up(answers, error)
+
+    def _decide_and_act(self, answers: list[tuple[Future[Any], Any]]) -> None:
         now = self.clock.now()  # after what was asked, which has times of its own
         self._observe(now)
         if not self.failing:
@@ -226,6 +236,19 @@ class Daemon:
         self._stops.forget()
         self._write_at = np.inf
         self._retry_at = time.monotonic() + _RETRY
+
+    def _give_up(self, answers: list[tuple[Future[Any], Any]], error: Exception) -> None:
+        """A turn was cut short by something that passes: go on in a while from what is on disk, as if we had died."""
+        problem = EngineError(f"the daemon cannot go on now ({error}); it tries again every second")
+        if str(problem) != self.failing:
+            log.error("%s", problem)
+        left = [(answer, value) for answer, value in answers if not answer.done()]
+        if self._written:  # what was asked is on disk
+            self._answer(left)
+        for answer, _ in left:
+            if not answer.done():
+                answer.set_exception(problem)
+        self._fail(problem)
 
     def _try_again(self) -> None:
         """After a failed write: go back to what is on disk, and try to write."""

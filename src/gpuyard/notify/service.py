@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuyard.config import Settings, retry_delays
+from gpuyard.daemon.context import BackgroundThread
 from gpuyard.errors import UserError
 from gpuyard.notify.messages import (
     LogReader,
@@ -48,7 +48,6 @@ from gpuyard.notify.subscriptions import (
 log = logging.getLogger("gpuyard")
 _PAUSE = 0.1  # seconds between two looks, so that a busy yard is looked at ten times a second at most
 _IDLE = 30.0
-_AFTER_TROUBLE = 5.0
 _LAG = 1000  # events without news that are looked at again after a crash
 _PRUNE = 6 * 3600.0
 _OLD = 86400.0  # seconds after which events are not sent any more, and deliveries are dropped
@@ -56,11 +55,13 @@ _AT_ONCE, _OF_A_USER, _PARCELS = 4, 2, 20
 """Processes that send at the same time, of one user, and what each takes along."""
 
 
-class Dispatcher:
+class Dispatcher(BackgroundThread):
+    retry = 5.0
+
     def __init__(self, sources: Sources, outbox: Outbox, sender: MessageSender, delays: Sequence[float]) -> None:
+        super().__init__("notices")
         self._sources, self._outbox, self._sender, self._delays = sources, outbox, sender, delays
-        self._bell, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
+        self._reading: LogReader | None = None
         self._senders = ThreadPoolExecutor(_AT_ONCE, "notices-send")
         self._lock = threading.Lock()
         self._busy: set[int] = set()  # subscriptions that something is being sent for
@@ -70,50 +71,35 @@ class Dispatcher:
         self._kept = 0  # how far the log has been looked at, by what is written down
         self._waits_at = self._prune_at = 0.0
 
-    def start(self) -> None:
-        self._thread.start()
-
     def committed(self, records: object) -> None:
         """Called by the loop's thread, so it must be quick."""
         if self._wanted:
-            self._bell.set()
+            self._wake.set()
 
     def ring(self) -> None:
         self._wanted, self._waits_at = True, 0.0
-        self._bell.set()
+        self._wake.set()
 
     def stop(self, patience: float = 2.0) -> None:
         """Stop; what is being sent may take a little longer, and is sent again by the next daemon if it does."""
         self._over.set()
-        self._bell.set()
+        self._wake.set()
         end = time.monotonic() + patience
         while self._under_way and time.monotonic() < end:
             time.sleep(0.02)
         self._sender.stop()
         self._senders.shutdown(wait=True, cancel_futures=True)
-        if self._thread.is_alive():
-            self._thread.join()
+        super().stop()
+        if self._reading is not None:
+            self._reading.close()
+        if self._seq is not None:
+            self._keep(self._seq, [])
 
-    def _run(self) -> None:
-        try:
-            reading = LogReader(self._sources.database)
-        except sqlite3.Error as error:
-            log.error("nobody is told of anything: the log cannot be read: %s", error)
-            return
-        try:
-            while not self._over.is_set():
-                self._bell.clear()
-                try:
-                    self._turn(reading, time.time())
-                except Exception as error:  # the thread must go on
-                    log.warning("notifications have to wait: %s: %s", type(error).__name__, error)
-                    self._over.wait(_AFTER_TROUBLE)
-                self._over.wait(_PAUSE)
-                self._bell.wait(self._timeout())
-            if self._seq is not None:
-                self._keep(self._seq, [])
-        finally:
-            reading.close()
+    def _step(self) -> float:
+        self._reading = self._reading or LogReader(self._sources.database)
+        self._turn(self._reading, time.time())
+        self._over.wait(_PAUSE)
+        return self._timeout()
 
     def _turn(self, reading: LogReader, now: float) -> None:
         subscriptions = self._outbox.subscriptions()
@@ -252,7 +238,7 @@ class Dispatcher:
     def _free(self, subscriptions: Iterable[int]) -> None:
         with self._lock:
             self._busy.difference_update(subscriptions)
-        self._bell.set()
+        self._wake.set()
 
     def _note(self, one: Delivery, error: str, now: float) -> None:
         """Store the result; other deliveries to a failed place wait as long as this one."""

@@ -24,7 +24,7 @@ from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.log import NoSuchJob, StoreFailing
 from gpuyard.engines.base import EngineError
 from gpuyard.engines.leases.heartbeats import Heartbeats
-from gpuyard.errors import GpuyardError, UserError
+from gpuyard.errors import GpuyardError, UserError, is_passing
 from gpuyard.notify.outbox import NoSuchSubscription
 from gpuyard.notify.sender import Stopped
 from gpuyard.server.auth.authentication import TooManyFailures, Unauthenticated
@@ -132,6 +132,7 @@ def make_app(server: Server) -> FastAPI:
     app.add_exception_handler(GpuyardError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(OSError, _on_system_error)
     app.add_exception_handler(Exception, _on_bug)
     _add_openapi(app, server.settings)
     return app
@@ -224,6 +225,12 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
             request.url.path, 400, "the request is not JSON, or nested too deeply, or holds a number that is too long"
         )
     return refusal(request.url.path, error.status_code, f"{what}: {error.detail}", headers=dict(error.headers or {}))
+
+
+async def _on_system_error(request: Request, error: Exception) -> Response:
+    if not is_passing(error):
+        raise error
+    return refusal(request.url.path, 503, f"the daemon cannot do this now ({error}); try again")
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:

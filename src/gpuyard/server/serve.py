@@ -12,6 +12,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -35,7 +36,7 @@ from gpuyard.engines.local.local_engine import LocalEngine
 from gpuyard.engines.local.privileges import check_tools
 from gpuyard.engines.local.processes import adopt_orphans
 from gpuyard.engines.mps_engine import MpsEngine
-from gpuyard.errors import UserError
+from gpuyard.errors import GpuyardError, UserError, is_passing
 from gpuyard.gpus import open_gpus
 from gpuyard.gpus.base import Visible
 from gpuyard.notify.service import NotificationService
@@ -51,6 +52,7 @@ from gpuyard.server.sockets import PeerProtocol, listen, listen_on
 
 log = logging.getLogger("gpuyard")
 _CYCLES = 2_000, 20, 50  # frequent, so that each collection is short; with the default one takes 100 ms
+_QUIET = 60.0  # seconds
 _SWITCH = 0.0005  # seconds between switches of threads; the default of 5 ms would delay every start of a job
 
 
@@ -109,7 +111,8 @@ def _usable(data_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
+        kind = GpuyardError if is_passing(error) else UserError
+        raise kind(
             f"the data directory {data_dir} cannot be used ({error.strerror or error}); "
             "check its permissions and its disk, or choose another --data-dir"
         ) from error
@@ -153,14 +156,15 @@ async def _serve(daemon: Daemon, settings: Settings, credentials: CredentialStor
         log.warning("BEWARE: %s", sentence)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
+    loop.set_exception_handler(PassingTroubles().handle)
     failed: list[BaseException] = []
-    thread = threading.Thread(target=_run, args=(daemon, failed, lambda: loop.call_soon_threadsafe(end)))
-    thread.start()
+    arguments = daemon, failed, lambda: loop.call_soon_threadsafe(end)
+    thread = threading.Thread(target=_run, args=arguments, daemon=True)  # which ends with us where it cannot be stopped
     background = _background_threads(daemon, server)
-    for one in background:
-        one.start()
-    server.page.start(lambda: all(one.started for one, _ in listeners))
     try:
+        for one in (thread, *background):
+            one.start()
+        server.page.start(lambda: all(one.started for one, _ in listeners))
         await asyncio.gather(*(one.serve(sockets=[socket]) for one, socket in listeners))
     finally:
         for one in background:
@@ -169,14 +173,16 @@ async def _serve(daemon: Daemon, settings: Settings, credentials: CredentialStor
         await asyncio.to_thread(thread.join)
         await server.page.close()
         settings.socket.unlink(missing_ok=True)
+    if failed and isinstance(failed[0], OSError | UserError):  # the next start may go better: this is no mistake
+        raise GpuyardError(f"the daemon failed: {failed[0]}") from failed[0]
     if failed:
         raise failed[0]
     log.info("ended; jobs go on running")
 
 
 def _background_threads(daemon: Daemon, server: Server) -> list[BackgroundThread | NotificationService]:
-    settings = server.settings
-    found: list[BackgroundThread | NotificationService] = [
+    settings, threads = server.settings, daemon.context.threads
+    threads += [
         server.auth.audit,
         Retention(daemon.context, settings),
         SimulatedLoad(daemon.context, daemon.declared, daemon.ooms.ran_out),
@@ -187,9 +193,11 @@ def _background_threads(daemon: Daemon, server: Server) -> list[BackgroundThread
     notifications = server.notifications.open()
     if notifications is None:
         log.error("nobody is told of their jobs: %s", server.notifications.problem)
-        return found
+        return list(threads)
     daemon.listeners.append(notifications.dispatcher.committed)
-    return [*found, notifications]
+    others = list(threads)
+    threads.append(notifications.dispatcher)
+    return [*others, notifications]
 
 
 def _listeners(server: Server, listener: socket.socket) -> list[tuple[uvicorn.Server, socket.socket]]:
@@ -218,7 +226,7 @@ def _server(app: FastAPI, websockets: WebSocketProxy | None, network: Settings |
     config = uvicorn.Config(
         app, http=PeerProtocol, ws=websockets or "none",  # type: ignore[arg-type]
         lifespan="off", log_config=None, access_log=False,
-        timeout_graceful_shutdown=2, timeout_keep_alive=75, backlog=1024,
+        timeout_graceful_shutdown=2, timeout_keep_alive=75, backlog=64,
         proxy_headers=False, server_header=False, date_header=False, **options,
     )  # fmt: skip
     config.load()
@@ -238,7 +246,7 @@ def _network(settings: Settings) -> socket.socket | None:
         return listen_on(settings.bind, port, tls=bool(settings.tls_cert))
     except OSError as error:
         if settings.port is not None or settings.bind != "127.0.0.1":
-            raise UserError(
+            raise (GpuyardError if is_passing(error) else UserError)(
                 f"cannot listen at {settings.bind}:{port} ({error.strerror or error}); choose another --host or --port"
             ) from error
         return None
@@ -258,6 +266,21 @@ def _run(daemon: Daemon, failed: list[BaseException], tell: Callable[[], None]) 
         log.exception("the yard failed")
         failed.append(error)
         tell()
+
+
+class PassingTroubles:
+    """Logs what asyncio cannot do for lack of file descriptors, say, by one line a minute in place of tracebacks."""
+
+    _quiet_until = 0.0
+
+    def handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is None or not is_passing(error):
+            return loop.default_exception_handler(context)
+        if time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + _QUIET
+            log.error("%s: %s; it is tried again every second", context["message"], error)
+        return None
 
 
 @contextmanager

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-import resource
 import socket
 import struct
-from collections import Counter
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpuyard.client.transport import reachable
-from gpuyard.engines.local.processes import look
-from gpuyard.errors import UserError
+from gpuyard.engines.local.processes import look, spare_files
+from gpuyard.errors import UserError, is_passing
 from gpuyard.server.auth.hosts import is_loopback, network_of
 
 _SOCK_DIAG = 4
@@ -125,9 +125,19 @@ def _query_kernel(family: int, source: tuple[str, int], target: tuple[str, int])
 
 _CREDENTIALS = struct.Struct("3i")
 _MOST_EACH = 250  # connections of one user
+_BACKLOG = 4096  # connections that wait to be taken
+_AT_ONCE = 16  # connections that are taken before the first of them is looked at
+_PAUSE = 0.5  # seconds; asyncio comes back after one
+_CROWDED = json.dumps(
+    {"title": "Unavailable", "status": 503, "detail": "you have too many connections open; close some, and try again"}
+).encode()
+_REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(_CROWDED), _CROWDED)
+)
 _PAGE_USER = -1  # stands for a user's number
 _MOST_HEAD = 2**17  # bytes of a request without its body
-_HEAD_TIME, _BODY_TIME = 30.0, 300.0  # seconds in which a request's head, and then its body, must have come, on TCP
+_HEAD_TIME, _BODY_TIME = 30.0, 300.0  # seconds in which a request's head, and then its body, must have come
 
 
 class Peer(NamedTuple):
@@ -136,30 +146,58 @@ class Peer(NamedTuple):
     gid: int
 
 
-class AcceptedSocket(socket.socket):
-    """An accepted connection whose TLS handshake may not be over; uvicorn does not count it until then."""
+def most_connections() -> int:
+    """How many connections the limit of open files leaves room for."""
+    return spare_files() // 2
 
-    waiting: ClassVar[dict[int, str]] = {}  # networks of clients before the end of their handshake, by file descriptor
+
+class AcceptedSocket(socket.socket):
+    """An accepted connection, which nobody counts until it has a protocol; with TLS, until its handshake is over."""
+
+    waiting: ClassVar[dict[int, str]] = {}  # networks of clients, by file descriptor; empty: no TLS
 
     def close(self) -> None:
         self.waiting.pop(self.fileno(), None)
         super().close()
 
-    @classmethod
-    def is_too_much(cls, whose: str) -> bool:
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return len(cls.waiting) > most // 4 or sum(one == whose for one in cls.waiting.values()) > most // 8
+
+class Listener(socket.socket):
+    """A listening socket that takes a few connections at once, and rests where no file descriptor is left.
+
+    asyncio would take all that wait before it looks at the first of them, and go on trying where it cannot.
+    """
+
+    _rest_until = 0.0
+
+    def listen(self, backlog: int = 0) -> None:
+        """Let clients wait; asyncio would let only as many wait as it takes at once."""
+        super().listen(_BACKLOG)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self._is_busy() or time.monotonic() < self._rest_until:
+            raise BlockingIOError
+        try:
+            taken, address = super().accept()
+        except OSError as error:
+            if is_passing(error) and not isinstance(error, BlockingIOError):
+                self._rest_until = time.monotonic() + _PAUSE
+            raise
+        connection = AcceptedSocket(self.family, self.type, self.proto, fileno=taken.detach())
+        AcceptedSocket.waiting[connection.fileno()] = ""
+        return connection, address
+
+    def _is_busy(self) -> bool:
+        return sum(not whose for whose in AcceptedSocket.waiting.values()) >= min(_AT_ONCE, most_connections())
 
 
-class TlsListener(socket.socket):
+class TlsListener(Listener):
     """A listening socket that drops connections of clients with too many unfinished handshakes."""
 
     def accept(self) -> tuple[socket.socket, Any]:
-        taken, address = super().accept()
-        connection = AcceptedSocket(self.family, self.type, self.proto, fileno=taken.detach())
-        whose = network_of(str(address[0]))
-        AcceptedSocket.waiting[connection.fileno()] = whose
-        if AcceptedSocket.is_too_much(whose):
+        connection, address = super().accept()
+        AcceptedSocket.waiting[connection.fileno()] = whose = network_of(str(address[0]))
+        networks, most = [one for one in AcceptedSocket.waiting.values() if one], most_connections() // 2
+        if len(networks) > most or networks.count(whose) > most // 2:
             connection.close()
             raise ConnectionAbortedError("too many connections from there are being set up")
         return connection, address
@@ -168,14 +206,15 @@ class TlsListener(socket.socket):
 class PeerProtocol(HttpToolsProtocol):
     """HTTP, with the peer's credentials in the state of every request, and no more connections than are good for all.
 
-    Each takes a file descriptor, and without any left the daemon could not even look after jobs.
+    Each takes a file descriptor, and without any left the daemon could not even look after jobs. A new connection that
+    is one too many takes the place of the oldest on which nothing is asked; if there is none, it is refused.
     """
 
     proxied: ClassVar[bool] = False  # whether a proxy of this machine sends the requests of all clients
     is_page: ClassVar[Callable[[int], bool]] = staticmethod(lambda pid: False)
     """Whether a process is the page's, which sends the requests of all viewers."""
-    _open: ClassVar[Counter[int | str]] = Counter()
-    """Connections of each user of this machine, and of each network beyond it."""
+    _open: ClassVar[dict[int | str, dict[PeerProtocol, None]]] = {}
+    """Connections of each user of this machine, and of each network beyond it, the oldest first."""
     _whose: int | str | None = None
     _most = _MOST_EACH
     _timer: asyncio.TimerHandle | None = None
@@ -191,17 +230,17 @@ class PeerProtocol(HttpToolsProtocol):
             self._whose = peer.uid
             if type(self).is_page(peer.pid):
                 self.app_state = {**self.app_state, "page": True}
-                self._whose, self._most = _PAGE_USER, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+                self._whose, self._most = _PAGE_USER, most_connections()
         elif connection is not None:
-            AcceptedSocket.waiting.pop(connection.fileno(), None)
             self._look_at(connection, transport.get_extra_info("peername"))
-            self._hurry(_HEAD_TIME, transport)
-        if self._whose is not None:
-            self._open[self._whose] += 1
+        if connection is not None:
+            AcceptedSocket.waiting.pop(connection.fileno(), None)
+        self._hurry(_HEAD_TIME, transport)
         self.app_state = {**self.app_state, "abort": transport.abort}
         super().connection_made(transport)
-        if self._whose and self._is_too_much(self._whose):
-            transport.abort()
+        if self._whose is not None:
+            self._open.setdefault(self._whose, {})[self] = None
+            self._make_room(self._whose)
 
     def _look_at(self, connection: socket.socket, peer: tuple[Any, ...] | None) -> None:
         """Find out who is at the other end of TCP: a user of this machine, or an address."""
@@ -211,21 +250,24 @@ class PeerProtocol(HttpToolsProtocol):
         self.app_state = {**self.app_state, "far": far}
         self._whose = network_of(address) if far is None else far.uid
         if self.proxied and within:  # the proxy has many
-            self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+            self._most = most_connections()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_timer()
-        if self._whose is not None:
-            self._open[self._whose] -= 1
-            if not self._open[self._whose]:
-                del self._open[self._whose]
+        self._leave()
+
+    def _leave(self) -> None:
+        """Count it no more."""
+        own = self._open.get(self._whose, {}) if self._whose is not None else {}
+        own.pop(self, None)
+        if self._whose in self._open and not own:
+            del self._open[self._whose]
 
     def _hurry(self, seconds: float, transport: asyncio.Transport) -> None:
-        """Close the connection after this time, on TCP; on the Unix socket slow clients are known users."""
+        """Close the connection after this time."""
         self._stop_timer()
-        if "far" in self.app_state:
-            self._timer = asyncio.get_running_loop().call_later(seconds, transport.abort)
+        self._timer = asyncio.get_running_loop().call_later(seconds, transport.abort)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -268,20 +310,39 @@ class PeerProtocol(HttpToolsProtocol):
         self.connections.discard(self._websocket)
         self.connection_lost(error)
 
-    def _is_too_much(self, whose: int | str) -> bool:
-        """Whether a user or a network has too many of the file descriptors, or all together have half of them.
+    def _make_room(self, whose: int | str) -> None:
+        """Close another connection, or this one, if a user or a network, all networks, or all have too many.
 
-        Remote clients together get a quarter, so that this machine's users can always connect; root always can.
+        One has half of all at most, and so have networks, so that this machine's users can always connect; root can
+        also where the others have all.
         """
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if self._open[whose] > min(self._most, most // 4) or self._open.total() > most // 2:
-            return True
-        return isinstance(whose, str) and sum(n for who, n in self._open.items() if isinstance(who, str)) > most // 4
+        most, counts = most_connections(), {who: len(some) for who, some in self._open.items()}
+        networks = {who: count for who, count in counts.items() if isinstance(who, str)}
+        if counts[whose] > min(self._most, most // 2):
+            crowded = whose
+        elif isinstance(whose, str) and sum(networks.values()) > most // 2:
+            crowded = max(networks, key=networks.__getitem__)
+        elif sum(counts.values()) > most + (most // 8 if whose == 0 else 0):
+            crowded = max(counts, key=counts.__getitem__)
+        else:
+            return
+        if (idle := next((one for one in self._open[crowded] if one is not self and one.is_idle), None)) is not None:
+            idle._leave()
+            idle.transport.abort()
+        else:
+            self._leave()
+            self.transport.write(_REFUSAL)
+            self.transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered; one that has not come completely does not count."""
+        return self._websocket is None and (self.cycle is None or self.cycle.response_complete)
 
 
 def listen_on(address: str, port: int, tls: bool = False) -> socket.socket:
     family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    kind = TlsListener if tls else socket.socket
+    kind = TlsListener if tls else Listener
     listener = kind(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # explicit, so that asyncio sets TCP_NODELAY
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -290,7 +351,7 @@ def listen_on(address: str, port: int, tls: bool = False) -> socket.socket:
     except OSError:
         listener.close()
         raise
-    listener.listen(1024)
+    listener.listen()
     listener.setblocking(False)
     return listener
 
@@ -303,13 +364,13 @@ def listen(path: Path, mode: int) -> socket.socket:
         if _answers(address):
             raise UserError(f"something listens at {path} already; choose another place with --socket")
         path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX)
+        listener = Listener(socket.AF_UNIX)
         former = os.umask(0o777 & ~mode)
         try:
             listener.bind(address)
         finally:
             os.umask(former)
-    listener.listen(1024)
+    listener.listen()
     listener.setblocking(False)
     return listener
 

@@ -36,8 +36,6 @@ LONGEST_WORD = 2**17 - 1
 """Bytes of one argument or variable that Linux gives to a process."""
 LONGEST_PATH = 4096
 _LONG_LIST = 100_000  # characters of numbers and ids
-MOST_SECONDS = 1e10
-"""Three hundred years: longer than anything takes, and all such times can be told."""
 HOME = "~"
 MAIN = FormGroup("", "")
 """Shown above the groups, and never folded."""

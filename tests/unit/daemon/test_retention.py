@@ -32,6 +32,7 @@ from gpuyard.daemon.background.retention import Removed, Retention, check_kept
 from gpuyard.daemon.store.log import Checkpoints, Store, hashed
 from gpuyard.daemon.store.reader import Answered, Reader
 from gpuyard.daemon.store.records import Record
+from gpuyard.engines.local import stored_attempts
 from gpuyard.spec.work import Work
 
 DAY = 86400.0
@@ -192,6 +193,62 @@ def test_files_that_the_store_knows_nothing_of_go_when_nobody_has_touched_them(y
         files(settings, number, age * DAY)
     retention(yard, settings).sweep(NOW)
     assert kept(settings) == ["1", "6", "9"]
+
+
+def nested(folder: Path, depth: int) -> None:
+    """A directory in a directory and so on, deeper than any path can tell."""
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("x" * 20, dir_fd=here)
+        inner = os.open("x" * 20, os.O_RDONLY, dir_fd=here)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=inner))
+        os.fchmod(inner, 0o500)
+        os.fchmod(here, 0o500)
+        os.close(here)
+        here = inner
+    os.close(here)
+
+
+def test_a_directory_nested_thousands_deep_is_removed_and_so_are_others(yard: Yard, settings: Settings) -> None:
+    for number in (1, 2, 3):
+        yard.job(number, NOW - 100 * DAY)
+        files(settings, number)
+    yard.job(4, NOW)
+    files(settings, 4)
+    nested(settings.jobs_dir / "1" / "1", 1500)
+    (settings.data_dir / "work" / "2").mkdir(parents=True)
+    os.symlink(settings.data_dir / "outside", settings.data_dir / "work" / "2" / "link")
+    (settings.data_dir / "outside").mkdir()
+    (settings.data_dir / "outside" / "precious").touch()
+    nested(settings.data_dir / "work" / "2", 1500)
+    assert retention(yard, settings).sweep(NOW)[0] == 3
+    assert kept(settings) == ["4"]
+    assert os.listdir(settings.data_dir / "work") == []
+    assert (settings.data_dir / "outside" / "precious").exists()
+
+
+def test_what_cannot_be_removed_keeps_nothing_else_from_being_removed(
+    yard: Yard, settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in (1, 2, 3, 4, 5):
+        yard.job(number, NOW - 500 * DAY if number < 5 else NOW)
+        files(settings, number)
+    yard.store.keep(yard.store.load())  # type: ignore[arg-type]
+    (settings.jobs_dir / "1").rename(settings.jobs_dir / ".removed-1")  # a former daemon could not either
+    remove = stored_attempts.remove_tree
+
+    def fail(path: Path) -> None:
+        if path.name in (".removed-1", ".removed-2"):
+            raise RecursionError("too deep")
+        remove(path)
+
+    monkeypatch.setattr(stored_attempts, "remove_tree", fail)
+    retention(yard, settings).sweep(NOW)
+    assert sorted(os.listdir(settings.jobs_dir)) == [".removed-1", ".removed-2", "5"]
+    assert known(settings) == ["5"], "rows go as well"
+    assert [record.message.split(": ")[-1] for record in caplog.records if record.levelname == "WARNING"] == [
+        "too deep"
+    ] * 2
 
 
 def test_nothing_is_removed_where_all_is_to_be_kept(yard: Yard, settings: Settings) -> None:

@@ -287,7 +287,7 @@ def test_a_websocket_there_and_back(house: House) -> None:
         for text in ("hello", "x" * 60_000):
             line.send(text)
             assert line.read() == text.encode()
-        assert sum(PeerProtocol._open.values()) >= 1
+        assert sum(map(len, PeerProtocol._open.values())) >= 1
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_a_websocket_ends_with_the_process_and_waits_for_the_next(house: House) 
 
 def test_connections_of_websockets_are_counted_until_they_end(house: House) -> None:
     def count() -> int:
-        return PeerProtocol._open[os.geteuid()]
+        return len(PeerProtocol._open.get(os.geteuid(), ()))
 
     until(lambda: count() <= 1, "the end of others")
     with contextlib.ExitStack() as stack:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import resource
+import contextlib
+import errno
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from tests.yard import PATIENCE
 from uvicorn.server import ServerState
 
 from gpuyard.server import sockets
+from gpuyard.server.serve import PassingTroubles
 from gpuyard.server.sockets import PeerProtocol, listen_on
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
@@ -78,16 +80,79 @@ def test_a_request_comes_within_a_time_also_the_second_of_a_connection(monkeypat
 
 def test_behind_a_proxy_connections_of_this_machine_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PeerProtocol, "proxied", True)
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 64))
+    monkeypatch.setattr(sockets, "spare_files", lambda: 64)
+    assert asyncio.run(_kept(30)) == [False] * 14 + [True] * 16
 
-    async def taken() -> int:
-        async with asyncio.timeout(PATIENCE), _served() as connect:
-            found = [await connect() for _ in range(30)]
-            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-                await found[-1][0].readexactly(1)
-            left = sum(not reader.at_eof() and reader.exception() is None for reader, _ in found)
-            for _, writer in found:
-                writer.close()
-            return left
 
-    assert asyncio.run(taken()) == 16
+async def _kept(count: int, *asked: int) -> list[bool]:
+    """Which of so many connections are left; those that are named ask for something as soon as they are there."""
+    async with asyncio.timeout(PATIENCE), _served() as connect:
+        found = []
+        for n in range(count):
+            found.append(await connect())
+            if n in asked:
+                found[-1][1].write(HEAD)  # and nothing of its body
+            await asyncio.sleep(0.01)
+        left = [not reader._eof and reader.exception() is None for reader, _ in found]  # type: ignore[attr-defined]
+        for _, writer in found:
+            writer.close()
+        return left
+
+
+def test_who_has_too_many_connections_loses_the_oldest_on_which_nothing_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sockets, "spare_files", lambda: 16)
+    assert asyncio.run(_kept(8)) == [False] * 4 + [True] * 4
+    assert asyncio.run(_kept(8, 0, 2)) == [True, False, True, False, False, False, True, True]
+    assert asyncio.run(_kept(6, 0, 1, 2, 3)) == [True] * 4 + [False] * 2
+
+
+def test_a_user_takes_no_place_of_others_and_root_has_some_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "spare_files", lambda: 32)
+    users = iter([1] * 20 + [2] * 8 + ["net"] * 20 + [3] * 2 + [0] * 4)
+    monkeypatch.setattr(PeerProtocol, "_look_at", lambda self, *_: setattr(self, "_whose", next(users)))
+    left = asyncio.run(_kept(54))
+    shares = [left[:20], left[20:28], left[28:48], left[48:50], left[50:]]
+    assert [sum(share) for share in shares] == [4, 4, 4, 2, 4], "users who come later take from those who have most"
+
+
+def test_without_file_descriptors_a_listener_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def fail(_: socket.socket) -> None:
+        tried.append(1)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket.socket, "accept", fail)
+    with listen_on("127.0.0.1", 0) as listener:
+        with pytest.raises(OSError, match="Too many open files"):
+            listener.accept()
+        for _ in range(1000):
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+    assert len(tried) == 1
+
+
+def test_asyncio_takes_a_few_connections_at_once() -> None:
+    with listen_on("127.0.0.1", 0) as listener, contextlib.ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+        taken = []
+        with pytest.raises(BlockingIOError):
+            while True:
+                taken.append(stack.enter_context(listener.accept()[0]))
+        assert len(taken) == 16
+        taken[0].close()
+        stack.enter_context(listener.accept()[0])
+
+
+def test_what_passes_is_logged_once_and_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    troubles, error = PassingTroubles(), OSError(errno.EMFILE, "Too many open files")
+    loop = asyncio.new_event_loop()
+    for _ in range(1000):
+        troubles.handle(loop, {"message": "cannot accept", "exception": error})
+    assert [record.exc_info for record in caplog.records] == [None]
+    troubles.handle(loop, {"message": "a mistake", "exception": ValueError("x")})
+    assert len(caplog.records) == 2
+    loop.close()

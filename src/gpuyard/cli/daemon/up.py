@@ -67,6 +67,7 @@ def serve(daemon: LocalOptions, options: StartOptions) -> None:
     """Run the daemon in the foreground."""
     settings = daemon.settings(**options.flags())
     warn_of_variables()
+    importlib.import_module("gpuyard.engines.local.privileges").raise_limits()  # before much is imported
     importlib.import_module("gpuyard.server.serve").serve(settings)
 
 

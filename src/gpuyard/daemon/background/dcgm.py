@@ -7,7 +7,6 @@ disk; MIG devices have no number of their own there, and are left out.
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 from pathlib import Path
@@ -15,9 +14,8 @@ from pathlib import Path
 from gpuyard.core.events import Exited, Placed, Preempted, Requeued
 from gpuyard.daemon.context import BackgroundThread, Context
 from gpuyard.daemon.store.records import Record
+from gpuyard.errors import GpuyardError
 
-log = logging.getLogger("gpuyard")
-_AGAIN = 60.0  # seconds after which it is tried again where that failed
 _MODES = 0o755, 0o644  # others read them, whatever our umask is
 
 
@@ -30,7 +28,6 @@ class JobMapping(BackgroundThread):
         self._folder = Path(folder).expanduser()
         self._wanted = bool(folder)
         self._written: dict[int, str] = {}
-        self._failed = False
 
     def start(self) -> None:
         """Start the thread, if a folder is set."""
@@ -61,19 +58,12 @@ class JobMapping(BackgroundThread):
             os.unlink(new)
             raise
 
-    def _run(self) -> None:
-        while not self._over.is_set():
-            self._wake.clear()
-            try:
-                self.write()
-            except OSError as error:
-                if not self._failed:
-                    why = error.strerror or error
-                    log.warning("dcgm_job_mapping: %s cannot be written (%s); jobs go on", self._folder, why)
-                self._failed = True
-            else:
-                self._failed = False
-            self._wake.wait(_AGAIN if self._failed else None)
+    def _step(self) -> None:
+        try:
+            self.write()
+        except OSError as error:
+            why = f"dcgm_job_mapping: {self._folder} cannot be written ({error.strerror or error}); jobs go on"
+            raise GpuyardError(why) from error
 
     def _heard(self, records: list[Record]) -> None:
         """Called by the loop's thread."""

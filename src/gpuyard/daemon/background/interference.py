@@ -33,12 +33,15 @@ _WRITTEN = 30.0  # seconds to wait for something to be written
 
 
 class Interference(BackgroundThread):
+    retry = 5.0
+
     def __init__(self, context: Context, progress: ProgressReader, enough: float) -> None:
         super().__init__("interference")
         self._context, self._progress = context, progress
         self._period = max(_LEAST, min(_PERIOD, enough / 10))
         self._slowdowns = Slowdowns(enough)
         self._enough = enough
+        self._begun = False
         self._former: dict[Pair, Finding] = {}
         self._recorded: dict[Pair, Finding] = {}
         self.known: Mapping[Pair, Finding] = {}
@@ -59,13 +62,15 @@ class Interference(BackgroundThread):
         self.known = {**self.known, **found}
         self._record([one for one in found.values() if is_news(one, self._recorded.get(_pair(one)), self._enough)])
 
-    def _run(self) -> None:
-        self._begin()
-        while not self._over.wait(self._period):
-            try:
-                self.look(self._context.clock.now())
-            except (GpuyardError, TimeoutError) as error:  # the store fails, say: it is found again later
-                log.debug("what jobs do to each other cannot be recorded now: %s", error)
+    def _step(self) -> float:
+        if not self._begun:
+            self._begin()
+            self._begun = True
+        try:
+            self.look(self._context.clock.now())
+        except (GpuyardError, TimeoutError) as error:  # the store fails, say: it is found again later
+            log.debug("what jobs do to each other cannot be recorded now: %s", error)
+        return self._period
 
     def _begin(self) -> None:
         asked = self._context.ask(lambda: recorded(self._context.store, self._context.state), changes=False)

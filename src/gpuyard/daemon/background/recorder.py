@@ -63,6 +63,7 @@ class Recorder(BackgroundThread):
         self._tape: Writer | None = None
         self._retry_at = 0.0
         self._pace = _Pace(self.period)
+        self._sweep_at = time.monotonic() + _EVERY
 
     @property
     def apart(self) -> float:
@@ -103,16 +104,18 @@ class Recorder(BackgroundThread):
                     self._fail(error)
             return None
 
-    def _run(self) -> None:
-        sweep_at = time.monotonic() + _EVERY
-        while not self._over.wait(_EVERY):
-            self.flush()
-            if time.monotonic() >= sweep_at:
-                self.sweep(time.time())
-                sweep_at = time.monotonic() + _SWEEP
+    def stop(self) -> None:
+        super().stop()
         self.flush()
         with self._lock:
             self._close()
+
+    def _step(self) -> float:
+        self.flush()
+        if time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + _SWEEP
+            self.sweep(time.time())
+        return _EVERY
 
     def _write(self) -> None:
         if self._file is not None and not self._file.is_there():
@@ -168,6 +171,7 @@ class Recorder(BackgroundThread):
         removed = 0
         while (count := self._some(bite)) and not self._over.wait(_REST):
             removed += count
+            self._move()
         return removed + (count or 0)
 
     def _some(self, act: Callable[[RecordingFile], _Found]) -> _Found | None:

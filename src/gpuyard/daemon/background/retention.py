@@ -8,9 +8,9 @@ go before the rows that tell of them, a job's rows all at once, so whatever is c
 from __future__ import annotations
 
 import logging
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 
 from gpuyard.config import Settings
@@ -19,7 +19,7 @@ from gpuyard.daemon.context import BackgroundThread, Context
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.local import stored_attempts
-from gpuyard.errors import GpuyardError, UserError
+from gpuyard.errors import UserError
 from gpuyard.units import format_duration
 
 log = logging.getLogger("gpuyard")
@@ -52,15 +52,10 @@ class Retention(BackgroundThread):
         super().__init__("retention")
         self._context, self._settings = context, settings
 
-    def _run(self) -> None:
-        while not self._over.is_set():
-            try:
-                self.sweep(time.time())
-            except Stopped:
-                return
-            except (GpuyardError, OSError, sqlite3.Error) as error:  # the store fails, say: there is a next time
-                log.warning("cannot remove what is older than it is to be kept: %s", error)
-            self._over.wait(_EVERY)
+    def _step(self) -> float:
+        with suppress(Stopped):
+            self.sweep(time.time())
+        return _EVERY
 
     def sweep(self, now: float) -> tuple[int, int]:
         """Remove everything too old: the number of jobs whose files went, and of jobs that went."""
@@ -82,17 +77,23 @@ class Retention(BackgroundThread):
         """Output of jobs that are no longer in the history goes too, so both settings count."""
         kept = min(time for time in (self._settings.keep_logs, self._settings.keep_history) if time)
         directory, before = self._settings.jobs_dir, now - kept
-        stored_attempts.finish_removing(directory)
+        for path in stored_attempts.half_removed(directory):
+            self._remove(str(path), partial(stored_attempts.remove_tree, path))
         removed = 0
         for job in self._too_old(reader, stored_attempts.jobs_in(directory), before):
-            try:
-                stored_attempts.remove(directory, job)
-            except OSError as error:  # others can still be removed
-                log.warning("cannot remove the output of job %s: %s", job, error)
-            else:
-                removed += 1
-            self._pause(_SHORT)
+            removed += self._remove(f"the output of job {job}", partial(stored_attempts.remove, directory, job))
         return removed
+
+    def _remove(self, what: str, act: Callable[[], None]) -> bool:
+        """Whether it could be removed; if not, others can."""
+        try:
+            act()
+        except Exception as error:  # users make these files as they like
+            log.warning("cannot remove %s: %s", what, error)
+            return False
+        finally:
+            self._pause(_SHORT)
+        return True
 
     def _too_old(self, reader: Reader, jobs: list[str], before: float) -> Iterator[str]:
         """Jobs that ended before an instant, and those unknown to the store since a restore."""
@@ -159,5 +160,6 @@ class Retention(BackgroundThread):
         return count
 
     def _pause(self, seconds: float) -> None:
+        self._move()
         if self._over.wait(seconds):
             raise Stopped

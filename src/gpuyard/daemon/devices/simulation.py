@@ -108,6 +108,8 @@ class Death(NamedTuple):
 
 
 class SimulatedLoad(BackgroundThread):
+    retry = 1.0
+
     def __init__(self, context: Context, declared: Declared, ran_out: Callable[[str, int, int, int], None]) -> None:
         super().__init__("simulated-load")
         self._context, self._declared, self._ran_out = context, declared, ran_out
@@ -174,15 +176,13 @@ class SimulatedLoad(BackgroundThread):
         for watcher in self._context.watchers:
             watcher(at, readings, seen)
 
-    def _run(self) -> None:
-        while not self._over.is_set():
-            self._wake.clear()
-            began = time.monotonic()
-            self.sample()
-            period = self._machine.often if self._often else self._machine.samples.period
-            rest = min(period, max(_AT_MOST, _REST * (time.monotonic() - began)))
-            if not self._over.wait(rest):
-                self._wake.wait(period - rest)
+    def _step(self) -> float:
+        began = time.monotonic()
+        self.sample()
+        period = self._machine.often if self._often else self._machine.samples.period
+        rest = min(period, max(_AT_MOST, _REST * (time.monotonic() - began)))
+        self._over.wait(rest)
+        return period - rest
 
     def _heard(self, records: list[Record]) -> None:
         """Look at once at jobs that begin, so that short ones are seen too, and at GPUs that jobs left."""

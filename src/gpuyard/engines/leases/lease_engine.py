@@ -16,7 +16,6 @@ Nothing is written down here. What a lease is (`Terms`) the daemon's log knows, 
 from __future__ import annotations
 
 import math
-import os
 import select
 import time
 from collections.abc import Callable, Iterable
@@ -28,7 +27,6 @@ from gpuyard.engines.base import (
     Ended,
     Engine,
     EngineAround,
-    EngineError,
     LaunchRefused,
     Placement,
     Report,
@@ -40,7 +38,7 @@ from gpuyard.engines.leases.holders import ShellUse
 from gpuyard.engines.local import processes
 from gpuyard.units import format_duration
 
-_RETRY = 1.0  # seconds until it is tried again to watch a process, where that failed
+_RETRY = 1.0  # seconds between looks at shells and at GPUs
 _HELD_UP = 5.0  # seconds by which we may be late, and still count silence
 _DEEPEST = 256  # generations that are looked at for an ancestor
 _GONE = "whoever asked for it had gone"
@@ -92,7 +90,7 @@ class _Lease:
 
 @dataclass(slots=True)
 class _Watched:
-    pidfd: int
+    held: processes.Held
     leases: set[_Lease] = field(default_factory=set)
 
 
@@ -105,11 +103,10 @@ class LeaseEngine:
         self.in_use: InUse = lambda gpu, seconds: None
         """Whether a process is on a GPU; set by the part that looks at GPUs."""
         self._life = processes.life()
-        self._epoll = select.epoll()
+        self._watch = processes.Watch()
         self._leases: dict[str, _Lease] = {}
         self._watched: dict[Holder, _Watched] = {}
-        self._by_fd: dict[int, Holder] = {}
-        self._unwatched: set[_Lease] = set()  # those that wait although we failed to watch who waits for them
+        self._held: dict[processes.Held, Holder] = {}
         self._look_at = 0.0
         self._hear_at = math.inf  # when the first of those may have been silent for too long
         self._reports: list[Report] = []
@@ -119,7 +116,7 @@ class LeaseEngine:
         return job in self._leases or self._find(job) is not None
 
     def fileno(self) -> int:
-        return self._epoll.fileno()
+        return self._watch.fileno()
 
     def watch(self, job: str) -> None:
         terms = self._find(job)
@@ -170,14 +167,12 @@ class LeaseEngine:
 
     def observe(self) -> list[Report]:
         """Find holders that have ended, and shells that are no longer used."""
-        for pidfd, _ in self._epoll.poll(0):
-            if (who := self._by_fd.get(pidfd)) is not None:  # else the end of another has settled it
+        for held in self._watch.ended():
+            if (who := self._held.get(held)) is not None:  # else the end of another has settled it
                 self._process_ended(who)
         now = time.monotonic()
-        if now >= self._look_at and (self._unwatched or any(True for _ in self._shells())):
+        if now >= self._look_at and any(True for _ in self._shells()):
             self._look_at = now + _RETRY
-            for lease in list(self._unwatched):
-                self._watch_waiting(lease)
             self._look_at_shells(now)
         if now >= self._hear_at:
             self._hear(now)
@@ -188,8 +183,8 @@ class LeaseEngine:
         """When to look at shells, at processes without a pidfd, or at silent leases."""
         if self._reports:
             return time.monotonic()
-        look = self._look_at if self._unwatched or any(True for _ in self._shells()) else math.inf
-        due = min(look, self._hear_at)
+        look = self._look_at if any(True for _ in self._shells()) else math.inf
+        due = min(look, self._hear_at, self._watch.due() or math.inf)
         return due if due < math.inf else None
 
     def owner(self, pid: int, gpu: int | None = None) -> tuple[str, int] | None:
@@ -213,11 +208,9 @@ class LeaseEngine:
         return next(((lease.job, lease.attempt) for lease in afar), None)
 
     def close(self) -> None:
-        for pidfd in self._by_fd:
-            os.close(pidfd)
-        for kept in (self._leases, self._watched, self._by_fd, self._unwatched):
+        for kept in (self._leases, self._watched, self._held):
             kept.clear()
-        self._epoll.close()
+        self._watch.close()
 
     # How leases begin and end
 
@@ -232,7 +225,6 @@ class LeaseEngine:
             return lease.ended(0, "its process ended")
         self._leases[job] = lease
         self._listen(lease)
-        self._unwatched.discard(lease)
         if terms.requester not in (None, terms.holder):
             self._let_go(terms.requester, lease)
         if terms.interactive and terms.holder is not None and self._idle > 0:
@@ -240,13 +232,7 @@ class LeaseEngine:
         return lease.running()
 
     def _watch_waiting(self, lease: _Lease) -> None:
-        try:
-            living = [self._keep(who, lease) for who in lease.terms.waiting_for_it]
-        except EngineError:  # too many open files, say; it stays in the queue, and is looked at again
-            self._unwatched.add(lease)
-            return
-        self._unwatched.discard(lease)
-        if not all(living):
+        if not all(self._keep(who, lease) for who in lease.terms.waiting_for_it):
             self._end(lease, 0, "")
 
     def _process_ended(self, who: Holder) -> None:
@@ -264,7 +250,6 @@ class LeaseEngine:
     def _forget(self, lease: _Lease) -> None:
         self._leases.pop(lease.job, None)
         self.heartbeats.forget(lease.job)
-        self._unwatched.discard(lease)
         for who in lease.terms.waiting_for_it:
             self._let_go(who, lease)
 
@@ -274,12 +259,11 @@ class LeaseEngine:
         """Watch a process for a lease; False if it is gone."""
         watched = self._watched.get(who)
         if watched is None:
-            pidfd = processes.hold(who.pid, who.started) if who.life == self._life else None
-            if pidfd is None:
+            held = self._watch.add(who.pid, who.started) if who.life == self._life else None
+            if held is None:
                 return False
-            self._watched[who] = watched = _Watched(pidfd)
-            self._by_fd[pidfd] = who
-            self._epoll.register(pidfd, select.EPOLLIN)
+            self._watched[who] = watched = _Watched(held)
+            self._held[held] = who
         watched.leases.add(lease)
         return True
 
@@ -289,19 +273,13 @@ class LeaseEngine:
             return
         watched.leases.discard(lease)
         if not watched.leases:
-            del self._watched[who], self._by_fd[watched.pidfd]
-            self._epoll.unregister(watched.pidfd)
-            os.close(watched.pidfd)
+            del self._watched[who], self._held[watched.held]
+            self._watch.release(watched.held)
 
     def _lives(self, who: Holder) -> bool:
         watched = self._watched.get(who)
-        if watched is not None:
-            return not processes.has_ended(watched.pidfd)
-        pidfd = processes.hold(who.pid, who.started) if who.life == self._life else None
-        if pidfd is None:
-            return False
-        os.close(pidfd)
-        return True
+        held = watched.held if watched is not None else processes.Held(who.pid, who.started)
+        return who.life == self._life and not held.has_ended()
 
     # Interactive shells
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from gpuyard.engines.base import LaunchRefused
+from gpuyard.engines.base import EngineError, LaunchRefused
+
+_Entry = TypeVar("_Entry", pwd.struct_passwd, grp.struct_group)
+_Key = TypeVar("_Key", int, str)
 
 NOBODY = 65534  # the group of a user whom the system knows by a number only: one that owns nothing
 
@@ -20,51 +25,46 @@ class Account:
     variables: tuple[tuple[str, str], ...] = ()  # what a login would put into the environment
 
 
-def name_of(uid: int) -> str:
-    """A user's name; the number if there is none."""
+def _find(look_up: Callable[[_Key], _Entry], key: _Key) -> _Entry | None:
+    """An entry of the system; None if there is none. Without a file descriptor the system says so of everybody."""
     try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
-def uid_of(name: str) -> int | None:
-    try:
-        return pwd.getpwnam(name).pw_uid
+        return look_up(key)
     except (KeyError, ValueError):
+        try:
+            os.close(os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        except OSError as error:
+            raise EngineError(f"users cannot be looked up now: {error.strerror}; try again") from error
         return None
 
 
+def name_of(uid: int) -> str:
+    """A user's name; the number if there is none."""
+    entry = _find(pwd.getpwuid, uid)
+    return entry.pw_name if entry else str(uid)
+
+
+def uid_of(name: str) -> int | None:
+    entry = _find(pwd.getpwnam, name)
+    return entry.pw_uid if entry else None
+
+
 def groups_of(uid: int) -> frozenset[int]:
-    try:
-        entry = pwd.getpwuid(uid)
-    except KeyError:
-        return frozenset()
-    return frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    entry = _find(pwd.getpwuid, uid)
+    return frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid)) if entry else frozenset()
 
 
 def group_names(uid: int) -> tuple[str, ...]:
     """The names of a user's groups, the main one first; without a private group."""
-    try:
-        entry = pwd.getpwuid(uid)
-    except KeyError:
+    if (entry := _find(pwd.getpwuid, uid)) is None:
         return ()
-    names = [_group_name(gid) for gid in os.getgrouplist(entry.pw_name, entry.pw_gid)]
-    return tuple(name for name in dict.fromkeys(names) if name and name != entry.pw_name)
-
-
-def _group_name(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return ""
+    groups = [_find(grp.getgrgid, gid) for gid in os.getgrouplist(entry.pw_name, entry.pw_gid)]
+    names = dict.fromkeys(group.gr_name for group in groups if group)
+    return tuple(name for name in names if name and name != entry.pw_name)
 
 
 def account_of(user: str) -> Account | None:
     """The account for a user's job; None if that is our own."""
-    try:
-        entry = pwd.getpwnam(user)
-    except KeyError:
+    if (entry := _find(pwd.getpwnam, user)) is None:
         return _nameless(user)
     if entry.pw_uid == os.geteuid():
         return None

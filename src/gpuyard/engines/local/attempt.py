@@ -19,7 +19,8 @@ from gpuyard.engines.base import Ended, EngineError, LaunchRefused, NeverBegan, 
 from gpuyard.engines.local import output, privileges, wrapper
 from gpuyard.engines.local.accounts import Account
 from gpuyard.engines.local.cgroups import Cgroup
-from gpuyard.engines.local.processes import Suspect
+from gpuyard.engines.local.processes import Held, Suspect
+from gpuyard.errors import is_passing
 
 LEFTOVER_GRACE = 1.0  # seconds between TERM and KILL for what a job that ended by itself has left running
 WRAPPER_GRACE = 1.0  # seconds that a wrapper gets to write down the end when everything of its job is gone
@@ -37,7 +38,7 @@ class LocalAttempt:
     limit: int
     uid: int | None = None  # the user whose processes may carry its mark; None: any user
     claim: wrapper.Claim | None = None
-    pidfd: int | None = None  # holds the wrapper; None when it has ended
+    held: Held | None = None  # the wrapper; None when it has ended
     witnessed: bool = True  # whether we saw the wrapper alive; if not, its process id may have been reused
     ours: bool = False  # whether this process launched it, and so saw all of its life
     stopping: bool = False
@@ -99,13 +100,12 @@ class LocalAttempt:
             self.asked_at = wrapper.note_asked(self.folder)
 
     def signal_wrapper(self, number: signal.Signals) -> None:
-        if self.pidfd is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.pidfd, number)
+        if self.held is not None:
+            self.held.send(number)
 
     def halt_group(self) -> None:
         """Stop the whole process group, wrapper included, at once: a process that only forks cannot outrun that."""
-        if self.pidfd is not None:  # else the group's number may have been reused
+        if self.held is not None:  # else the group's number may have been reused
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGSTOP)
 
@@ -177,9 +177,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def start(
-    run: LocalAttempt, task: Task, variables: Mapping[str, str], life: str, account: Account | None
-) -> tuple[int, int]:
+def start(run: LocalAttempt, task: Task, variables: Mapping[str, str], life: str, account: Account | None) -> int:
     """Start a wrapper; that of another user's job gets nothing of that user's, not even the directory."""
     cgroup = run.cgroup.path if run.cgroup else ""
     environment = wrapper.environment(task, variables, run.folder, account)
@@ -192,8 +190,8 @@ def start(
 
 def spawn(
     arguments: list[str], environment: dict[str, str], directory: str, log: Path, umask: int, group: int | None = None
-) -> tuple[int, int]:
-    """Start a process in a session of its own, with its output appended to `log`: its id, and a pidfd that holds it.
+) -> int:
+    """Start a process in a session of its own, with its output appended to `log`; its id.
 
     A group may write to the output as well, by /dev/stdout: who is in it cannot come by the path, but has it open.
     """
@@ -216,22 +214,13 @@ def spawn(
         raise _whose_fault(error, directory) from error
     finally:
         os.close(file)
-    process.returncode = 0  # it is reaped by its pidfd; this object is to leave it alone
-    return process.pid, _hold_process(process.pid)
+    process.returncode = 0  # the engine reaps it; this object is to leave it alone
+    return process.pid
 
 
 def _whose_fault(error: OSError, directory: str) -> EngineError | LaunchRefused:
     if error.errno == errno.E2BIG:
         return LaunchRefused("the command and its environment are longer than this system allows")
-    if error.filename == directory and error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO):
+    if error.filename == directory and not is_passing(error):
         return LaunchRefused(f"the directory {directory} cannot be entered: {error.strerror}")
     return EngineError(f"cannot start a process: {error.strerror}")
-
-
-def _hold_process(pid: int) -> int:
-    try:
-        return os.pidfd_open(pid)
-    except OSError as error:  # its end would go unnoticed: better that it does not begin
-        os.killpg(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        raise EngineError(f"cannot watch a process: {error.strerror}") from error

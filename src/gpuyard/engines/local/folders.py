@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from contextlib import suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from gpuyard.engines.base import EngineError, LaunchRefused, Task
 from gpuyard.engines.local.accounts import Account
-from gpuyard.errors import Bug
+from gpuyard.errors import Bug, is_passing
 from gpuyard.spec.notation import number_of
 
 CHECKPOINT, SCRIPT, PROGRESS = "checkpoint", "script", "progress"
@@ -124,9 +123,6 @@ def _furnish(folder: Path, account: Account | None) -> None:
         os.close(handle)
 
 
-_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
-
-
 def with_script(task: Task, text: bytes, folder: Path) -> Task:
     """The task, running a script that is in the folder from now on.
 
@@ -147,6 +143,6 @@ def with_script(task: Task, text: bytes, folder: Path) -> Task:
         finally:
             os.close(place)
     except OSError as error:
-        kind = EngineError if error.errno in _PASSING else LaunchRefused  # what a user put in its way is their fault
+        kind = EngineError if is_passing(error) else LaunchRefused  # what a user put in its way is their fault
         raise kind(f"cannot write {folder / SCRIPT}: {error.strerror}") from error
     return replace(task, command=(str(folder / SCRIPT), *task.command[1:]))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import socket
 import time
@@ -57,10 +56,10 @@ class LocalEngine:
         self._membership = Membership(self._directory)
         self._census = processes.Census()
         self._adopts = processes.adopts_orphans()
-        self._epoll = select.epoll()
+        self._watch = processes.Watch()
         self._runs: dict[tuple[str, int], LocalAttempt] = {}
         self._wrappers: dict[int, LocalAttempt] = {}
-        self._held: dict[int, LocalAttempt] = {}
+        self._held: dict[processes.Held, LocalAttempt] = {}
         self._beginning: set[LocalAttempt] = set()
         self._ending: set[LocalAttempt] = set()
         self._reports: list[Report] = []
@@ -73,7 +72,7 @@ class LocalEngine:
         return self._folders.last_job()
 
     def fileno(self) -> int:
-        return self._epoll.fileno()
+        return self._watch.fileno()
 
     def launch(self, task: Task, attempt: int, placement: Placement) -> None:
         """Start the wrapper of an attempt, unless it is claimed already."""
@@ -103,13 +102,14 @@ class LocalEngine:
             if task.script is not None:
                 task = folders.with_script(task, task.script, work)
             job_variables = wrapper.job_variables(task, attempt, placement, self._devices, work)
-            run.pid, run.pidfd = start(run, task, job_variables, self._life, account)
+            run.pid = start(run, task, job_variables, self._life, account)
         except (EngineError, LaunchRefused):
             if cgroup:
                 cgroup.remove()
             raise
         faults.point("launch:spawned")
         run.ours = True
+        run.held = self._watch.add(run.pid)
         self._keep(run)
         self._beginning.add(run)
 
@@ -138,8 +138,8 @@ class LocalEngine:
         uid = self._uid if claim.uid is None or self._uid is None else claim.uid
         asked_at = wrapper.read_asked(folder)
         run = LocalAttempt(job, attempt, folder, pid, cgroup, claim.limit, uid, claim=claim, asked_at=asked_at)
-        run.pidfd = processes.hold(pid, claim.wrapper.started)
-        if run.pidfd is not None:
+        run.held = self._watch.add(pid, claim.wrapper.started)
+        if run.held is not None:
             self._keep(run)
             return run.running()
         run.witnessed = False
@@ -156,9 +156,9 @@ class LocalEngine:
         if wrapper.claimed_before_boot(folder):
             return interrupted(job, attempt, folder)
         for pid in self._census.take([processes.Suspect(str(folder), uid=self._uid)])[str(folder)]:
-            if (pidfd := processes.hold(pid)) is not None:
+            if (held := self._watch.add(pid, self._census.born[pid])) is not None:
                 run = LocalAttempt(
-                    job, attempt, folder, pid, None, Task(job, (), "").output_limit, self._uid, pidfd=pidfd
+                    job, attempt, folder, pid, None, Task(job, (), "").output_limit, self._uid, held=held
                 )
                 self._keep(run)
                 self._beginning.add(run)
@@ -184,8 +184,8 @@ class LocalEngine:
         self._ending.add(run)
 
     def observe(self) -> list[Report]:
-        for pidfd, _ in self._epoll.poll(0):
-            self._wrapper_ended(self._held[pidfd])
+        for held in self._watch.ended():
+            self._wrapper_ended(self._held[held], held)
         now = time.monotonic()
         for run in [run for run in self._beginning if run.look_at <= now]:
             self._look_at_beginning(run, now)
@@ -199,8 +199,7 @@ class LocalEngine:
         if self._reports:
             return time.monotonic()
         times = [run.look_at for run in self._beginning | self._ending]
-        if self._runs and (trim_at := self._trimmer.due()) is not None:
-            times.append(trim_at)
+        times += [due for due in (self._watch.due(), self._trimmer.due() if self._runs else None) if due is not None]
         return min(times, default=None)
 
     def owner(self, pid: int) -> tuple[str, int] | None:
@@ -236,11 +235,9 @@ class LocalEngine:
 
     def close(self) -> None:
         """Release all wrappers; they and their jobs go on."""
-        for pidfd in self._held:
-            os.close(pidfd)
         for kept in (self._held, self._wrappers, self._runs, self._beginning, self._ending):
             kept.clear()
-        self._epoll.close()
+        self._watch.close()
         if self._cgroups:
             self._cgroups.close()
 
@@ -248,10 +245,9 @@ class LocalEngine:
 
     def _keep(self, run: LocalAttempt) -> None:
         self._runs[run.job, run.attempt] = run
-        if run.pidfd is not None:
+        if run.held is not None:
             self._wrappers[run.pid] = run
-            self._held[run.pidfd] = run
-            self._epoll.register(run.pidfd, select.EPOLLIN)
+            self._held[run.held] = run
 
     def _forget(self, run: LocalAttempt) -> None:
         self._runs.pop((run.job, run.attempt), None)
@@ -272,22 +268,26 @@ class LocalEngine:
 
     # How it ends
 
-    def _wrapper_ended(self, run: LocalAttempt) -> None:
-        assert run.pidfd is not None
-        status = processes.reap(run.pidfd)
-        self._epoll.unregister(run.pidfd)
-        del self._held[run.pidfd], self._wrappers[run.pid]
-        os.close(run.pidfd)
-        run.pidfd = None
-        faults.point("end:reaped")
+    def _wrapper_ended(self, run: LocalAttempt, held: processes.Held) -> None:
+        """First read its files: if that fails, for lack of file descriptors say, it is all tried again."""
+        status = held.status()
         if run.claim is None:
             self._look_at_beginning(run, time.monotonic())
-        self._beginning.discard(run)
-        if run.claim is None and not wrapper.read_exit(run.folder):  # it may have run, and destroyed its claim
-            self._never_claimed(run, status)
-        else:
+        ran = run.claim is not None or wrapper.read_exit(run.folder) is not None  # it may have destroyed its claim
+        if ran:
             run.conclude(status)
+        held.status(reaped=True)
+        self._watch.release(held)
+        del self._held[held]
+        if self._wrappers.get(run.pid) is run:
+            del self._wrappers[run.pid]
+        run.held = None
+        faults.point("end:reaped")
+        self._beginning.discard(run)
+        if ran:
             self._ending.add(run)
+        else:
+            self._never_claimed(run, status)
 
     def _never_claimed(self, run: LocalAttempt, status: int | None) -> None:
         """Its wrapper is gone and did not run the job: another one does, or none may, or it failed."""
@@ -368,7 +368,7 @@ class LocalEngine:
             run.cgroup.kill()
         processes.send(members, signal.SIGKILL, born=None if run.cgroup else self._census.born)
         run.signal_wrapper(signal.SIGCONT)
-        if not members and run.pidfd is not None and now >= run.kill_at + WRAPPER_GRACE:
+        if not members and run.held is not None and now >= run.kill_at + WRAPPER_GRACE:
             logger.warning("the wrapper of job %s, attempt %s, does not end; it is killed", run.job, run.attempt)
             run.signal_wrapper(signal.SIGKILL)
 

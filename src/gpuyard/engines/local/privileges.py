@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import platform
+import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from functools import cache
 
 from gpuyard.engines.local.accounts import NOBODY, Account
 from gpuyard.engines.local.processes import parse_user, read_proc
-from gpuyard.errors import UserError
+from gpuyard.errors import UserError, memory_limit
 
 _NAMES = {
     b"Max cpu time": "cpu", b"Max file size": "fsize", b"Max data size": "data", b"Max stack size": "stack",
@@ -28,6 +29,8 @@ _NAMES = {
 }  # fmt: skip
 _WIDTH = 26  # of the names' column
 _SYS_RESOURCE = 24  # the capability to raise a hard limit
+_FEWEST_FILES, _MANY_FILES = 64, 2**20
+_LEAST_MEMORY = 384 * 2**20
 PROGRAMS = "/usr/sbin:/usr/bin:/sbin:/bin"
 """Where programs are looked for that run as root: never where a user's PATH says."""
 
@@ -51,6 +54,27 @@ def limits_of(pid: int, uid: int) -> tuple[str, ...] | None:
         return ()
     theirs, ours = _parse(text), _parse(_own())
     return tuple(f"{name}={soft}:{hard}" for name, (soft, hard) in theirs.items() if ours.get(name) != (soft, hard))
+
+
+def raise_limits() -> None:
+    """Open as many files as we may; jobs keep our former limit. Refuses to run with next to nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)
+    if most < _FEWEST_FILES:
+        raise UserError(f"only {most} files may be open here (ulimit -n); allow {_FEWEST_FILES} at least, best 4096")
+    memory = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if memory != resource.RLIM_INFINITY and memory < _LEAST_MEMORY:
+        raise UserError(f"{memory_limit()}, but {_LEAST_MEMORY >> 20} MiB at least")
+    _own()  # kept as it is now: it is what jobs get
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def open_files(limits: Iterable[str]) -> str:
+    """The number of files that a job with these limits may open, where it would inherit another; else empty."""
+    former = _parse(_own()).get("nofile", ("", ""))[0]
+    given = any(limit.startswith("nofile=") for limit in limits)
+    return "" if given or former == str(resource.getrlimit(resource.RLIMIT_NOFILE)[0]) else former
 
 
 def prlimit(limits: Iterable[str]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import select
 import signal
 import time
@@ -25,6 +26,7 @@ _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # of linux/prctl.h
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MOST_DESCENDANTS = 1000
+_LOOK = 0.1  # seconds between looks at processes without a pidfd
 
 
 class Process(NamedTuple):
@@ -151,15 +153,138 @@ def age(process: Process) -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - process.started / _TICKS
 
 
-def reap(pidfd: int) -> int | None:
+def reap(number: int, kind: int = os.P_PIDFD, options: int = 0) -> int | None:
     """The exit code of a child that has ended, -n if signal n ended it; None if it was not our child."""
     try:
-        result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+        result = os.waitid(kind, number, os.WEXITED | os.WNOHANG | options)  # type: ignore[call-overload]
     except ChildProcessError:
         return None
     if result is None:
         return None
     return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
+def spare_files() -> int:
+    """How many files may be open beside the daemon's own: half for connections, half for processes that it watches.
+
+    Its own are the store, two for each thread that reads it, those of a launch, and some for what comes up.
+    """
+    readers = min(32, (os.cpu_count() or 1) + 4)  # threads of asyncio
+    return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 48 - 2 * readers)
+
+
+def _is_there(pid: int) -> bool:
+    """Whether a process has this id, found out without opening a file."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):  # no process has a number as large
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A process that is watched: one that started then, or our child, whose id stays its own until it is reaped."""
+
+    pid: int
+    started: int | None = None  # None: our child
+    pidfd: int | None = None  # None: it is looked at now and then
+
+    def has_ended(self) -> bool:
+        """Whether it has; without a pidfd, False if that cannot be told now."""
+        if self.pidfd is not None:
+            return has_ended(self.pidfd)
+        if self.started is None:
+            return self.status() is not None
+        if (process := look(self.pid)) is not None:
+            return process.dead or process.started != self.started
+        return not _is_there(self.pid)
+
+    def status(self, *, reaped: bool = False) -> int | None:
+        """What `reap` says; it is reaped only if that is wanted."""
+        options = 0 if reaped else os.WNOWAIT
+        if self.pidfd is not None:
+            return reap(self.pidfd, options=options)
+        if self.started is not None and (process := look(self.pid)) is not None and process.started != self.started:
+            return None
+        return reap(self.pid, os.P_PID, options)
+
+    def send(self, number: signal.Signals) -> None:
+        if self.pidfd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, number)
+        else:
+            send([self.pid], number, born={} if self.started is None else {self.pid: self.started})
+
+
+class Watch:
+    """Tells of processes that have ended: by pidfds in one epoll, as many as there is room for.
+
+    The others are looked at now and then, so no job fails or is lost for lack of file descriptors.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most  # pidfds; None: as many as the limit of open files allows for one of two engines
+        self._epoll = select.epoll()
+        self._by_pidfd: dict[int, Held] = {}
+        self._unheld: set[Held] = set()
+        self._look_at = 0.0
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def due(self) -> float | None:
+        """When to look at those without a pidfd, on the monotonic clock."""
+        return self._look_at if self._unheld else None
+
+    def add(self, pid: int, started: int | None = None) -> Held | None:
+        """Watch a process that started then, or our child; None if the former is gone."""
+        held = Held(pid, started)
+        if self._hold(held):
+            return held
+        if started is not None and held.has_ended():
+            return None
+        self._unheld.add(held)
+        return held
+
+    def _hold(self, held: Held) -> bool:
+        if len(self._by_pidfd) >= (spare_files() // 4 if self._most is None else self._most):
+            return False
+        try:
+            held.pidfd = hold(held.pid, held.started)
+        except EngineError:  # too many open files
+            return False
+        if held.pidfd is None:
+            return False
+        self._by_pidfd[held.pidfd] = held
+        self._epoll.register(held.pidfd, select.EPOLLIN)
+        return True
+
+    def ended(self) -> list[Held]:
+        """Who has ended and was not released."""
+        found = [self._by_pidfd[pidfd] for pidfd, _ in self._epoll.poll(0)]
+        now = time.monotonic()
+        if self._unheld and now >= self._look_at:
+            self._look_at = now + _LOOK
+            found += [held for held in self._unheld if held.has_ended()]
+            self._unheld -= {held for held in self._unheld.difference(found) if self._hold(held)}
+        return found
+
+    def release(self, held: Held) -> None:
+        self._unheld.discard(held)
+        if held.pidfd is not None:
+            del self._by_pidfd[held.pidfd]
+            self._epoll.unregister(held.pidfd)
+            os.close(held.pidfd)
+            held.pidfd = None
+
+    def close(self) -> None:
+        for held in list(self._by_pidfd.values()):
+            self.release(held)
+        self._unheld.clear()
+        self._epoll.close()
 
 
 def send(pids: Iterable[int], *signals: signal.Signals, born: Mapping[int, int] | None = None) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import math
 import os
-import shutil
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpuyard.engines.local import processes, wrapper
@@ -13,6 +15,7 @@ from gpuyard.engines.local.folders import work_in
 from gpuyard.spec.notation import number_of
 
 _REMOVED = ".removed-"
+_LONGEST = 600.0  # seconds for one tree
 
 
 def jobs_in(directory: Path) -> list[str]:
@@ -35,18 +38,70 @@ def remove(directory: Path, job: str) -> None:
         doomed = parent / f"{_REMOVED}{job}"
         with suppress(FileNotFoundError):  # a job need not have left anything of its own
             os.rename(parent / job, doomed)
-            shutil.rmtree(doomed)
+            remove_tree(doomed)
 
 
-def finish_removing(directory: Path) -> None:
-    for parent in (work_in(directory), directory):
-        for path in parent.glob(f"{_REMOVED}*"):
-            shutil.rmtree(path)
+def half_removed(directory: Path) -> list[Path]:
+    """What was to be removed when the daemon ended, or could not be."""
+    return [path for parent in (work_in(directory), directory) for path in parent.glob(f"{_REMOVED}*")]
+
+
+def remove_tree(root: Path) -> None:
+    """Remove a directory with all that is in it, however deep, without following any link.
+
+    A directory in a directory is moved to the top first, so a few file descriptors do, and no path grows too long.
+    """
+    end = time.monotonic() + _LONGEST
+    with _opened(str(root)) as top:
+        os.fchmod(top, 0o700)
+        moved = 0
+        while names := os.listdir(top):
+            for name in names:
+                if time.monotonic() > end:  # somebody goes on making files there
+                    raise OSError(errno.ETIMEDOUT, "it takes too long", str(root))
+                if not _unlinked(name, top):
+                    moved = _emptied(name, top, moved)
+                    os.rmdir(name, dir_fd=top)
+    os.rmdir(root)
+
+
+def _emptied(name: str, top: int, moved: int) -> int:
+    with _opened(name, top) as folder:
+        os.fchmod(folder, 0o700)
+        for inner in os.listdir(folder):
+            if not _unlinked(inner, folder):
+                moved += 1
+                with _opened(inner, folder) as deeper:
+                    os.fchmod(deeper, 0o700)  # else it could not be moved
+                os.rename(inner, f".{os.getpid()}.{moved}", src_dir_fd=folder, dst_dir_fd=top)
+    return moved
+
+
+def _unlinked(name: str, folder: int) -> bool:
+    """Remove a file or a link; False if it is a directory."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except IsADirectoryError:
+        return False
+    return True
+
+
+@contextmanager
+def _opened(name: str, folder: int | None = None) -> Iterator[int]:
+    handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def last_change(directory: Path, job: str) -> float:
-    folders = [directory / job, *(directory / job).iterdir()]
-    return max(path.stat().st_mtime for folder in folders for path in (folder, *_files(folder)))
+    """When something last changed in a job's folders; infinite if that cannot be told."""
+    try:
+        folders = [directory / job, *(directory / job).iterdir()]
+        return max(path.lstat().st_mtime for folder in folders for path in (folder, *_files(folder)))
+    except OSError:
+        return math.inf
 
 
 def _files(folder: Path) -> Iterator[Path]:

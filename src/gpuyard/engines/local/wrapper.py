@@ -28,6 +28,7 @@ from gpuyard.engines.local import privileges, processes
 from gpuyard.engines.local.accounts import Account
 from gpuyard.engines.local.folders import CHECKPOINT, PROGRESS
 from gpuyard.engines.local.privileges import prlimit
+from gpuyard.errors import is_passing
 
 SHELL = "/bin/sh"
 
@@ -44,9 +45,10 @@ trap : 1 2 3 6 10 12 13 14 15 16 24 25 26 27 29 30 34 35 36 37 38 39 40 41 42 43
 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64
 unset gpuyard_dir gpuyard_cgroup gpuyard_name gpuyard_line gpuyard_where
 gpuyard_dir=$1 gpuyard_cgroup=$3 gpuyard_name=$4 gpuyard_where=$5
+[ -z "$6" ] || ulimit -S -n "$6" 2>/dev/null
 read -r gpuyard_line </proc/$$/stat
 { printf '%s\n' "$gpuyard_line" "$2" >"$gpuyard_dir/pid"; } 2>/dev/null || exit 125
-shift 5
+shift 6
 exec 3>&2 2>/dev/null
 (
 exec 2>&3 3>&-
@@ -128,7 +130,7 @@ INCOMPLETE = "incomplete"
 def command_line(
     task: Task, folder: Path, life: str, cgroup: str, account: Account | None = None, uid: int | None = None
 ) -> list[str]:
-    """The command line for a task: the wrapper, its five arguments, and the job's command."""
+    """The command line for a task: the wrapper, its six arguments, and the job's command."""
     name = task.command[0]
     if account:
         command = privileges.command(account, task.limits, task.directory, task.umask, task.command)
@@ -144,6 +146,7 @@ def command_line(
         cgroup,
         name,
         task.directory if account else "",
+        privileges.open_files(task.limits),
         *command,
     ]
 
@@ -324,5 +327,7 @@ def _read(path: Path) -> tuple[float, bytes] | None:
     try:
         with open(path, "rb") as file:
             return os.fstat(file.fileno()).st_mtime, file.read()
-    except (FileNotFoundError, IsADirectoryError, PermissionError):  # a job may put anything in its way
-        return None
+    except OSError as error:
+        if is_passing(error):
+            raise EngineError(f"cannot read {path}: {error.strerror}") from error
+        return None  # there is none; a job may put anything in its way

@@ -63,6 +63,7 @@ class AuditLog(BackgroundThread):
         self._credentials = credentials
         self._waiting: deque[tuple[AuditEntry, bytes]] = deque(maxlen=_MOST_WAITING)
         self._left, self._since = _BURST, time.monotonic()
+        self._tidy_at = 0.0
         self._more: Counter[int] = Counter()  # refusals without a row, by status
 
     def stop(self) -> None:
@@ -100,16 +101,14 @@ class AuditLog(BackgroundThread):
             found = self._credentials.connection.execute(chosen, (*values, limit)).fetchall()
         return [(seq, AuditEntry(*row)) for seq, *row in found]
 
-    def _run(self) -> None:
-        self._tidy()
-        tidied = time.monotonic()
-        while not self._over.is_set():
-            if self._wake.wait(_TIDY) and not self._over.wait(_EVERY):
-                self._wake.clear()
-                self.flush()
-            if time.monotonic() - tidied >= _TIDY:
-                self._tidy()
-                tidied = time.monotonic()
+    def _step(self) -> float:
+        if self._waiting and not self._over.wait(_EVERY):
+            self._wake.clear()
+            self.flush()
+        if time.monotonic() >= self._tidy_at:
+            self._tidy()
+            self._tidy_at = time.monotonic() + _TIDY
+        return _TIDY
 
     def _tidy(self) -> None:
         """Remove old rows, and those beyond the limits: refusals do not push out changes."""

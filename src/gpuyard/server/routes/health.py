@@ -82,6 +82,20 @@ def _process(since: float, daemon: Daemon) -> Iterator[Metric]:
     )  # fmt: skip
     yield GaugeMetricFamily("gpuyard_start_time_seconds", "When the daemon began, since the epoch.", since)
     yield GaugeMetricFamily("gpuyard_store_writable", "Whether events can be written.", float(not daemon.failing))
+    text = "Whether a thread of the daemon does its work; 0: it fails, is stuck or dead."
+    up = GaugeMetricFamily("gpuyard_thread_up", text, labels=["thread"])
+    yield _filled(up, (([one["name"]], float(one["state"] == "ok")) for one in threads_json(daemon)))
+    text = "Steps of a background thread that failed."
+    failures = CounterMetricFamily("gpuyard_thread_failures", text, labels=["thread"])
+    yield _filled(failures, (([one.name], one.failures) for one in daemon.context.threads if one.state != "off"))
+
+
+def threads_json(daemon: Daemon) -> list[dict[str, Any]]:
+    """How each thread does that works: the loop, and those beside it."""
+    late = time.monotonic() - daemon.due_back > _SLOW
+    loop = {"name": "loop", "state": "stuck" if late else "ok", "problem": None}
+    working = [one for one in daemon.context.threads if one.state != "off"]
+    return [loop, *({"name": one.name, "state": one.state, "problem": one.problem or None} for one in working)]
 
 
 def _filled(family: Any, values: Iterable[tuple[Sequence[str], float]]) -> Metric:
@@ -234,6 +248,7 @@ STATUS: dict[str, Any] = {
     "jobs": {"running": 1, "queued": 7, "succeeded": 950},
     "plan": {"last_ms": 0.4, "mean_ms": 0.3, "max_ms": 2.1}, "store": {"state": "ok", "problem": None},
     "page": {"url": "http://127.0.0.1:62333/", "pid": 813, "starts": 1, "state": "running"},
+    "threads": [{"name": name, "state": "ok", "problem": None} for name in ("loop", "retention")],
 }  # fmt: skip
 _ALIVE = ok("It is.", replies.Probed, {"status": "ok"})
 _SCRAPE = (
@@ -307,7 +322,7 @@ class HealthRoutes:
                 "learned": facts["learned"], "admission": settings.admission,
                 "jobs": counts, "plan": facts["plan"],
                 "store": {"state": "failing" if failing else "ok", "problem": failing or None},
-                "page": self._page.facts(),
+                "page": self._page.facts(), "threads": threads_json(daemon),
             }
         )  # fmt: skip
 

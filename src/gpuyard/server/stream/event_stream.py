@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -112,8 +111,8 @@ class EventHub:
                 await self._watch.wait(_LOOK)
             try:
                 is_all = await self._read_on()
-            except sqlite3.Error as error:
-                log.warning("cannot read what happened: %s", error)
+            except Exception as error:  # whatever it is, who follows must not be left waiting
+                log.warning("cannot read what happened: %s: %s", type(error).__name__, error)
                 await asyncio.sleep(_LOOK)
                 continue
             for writer in self._writers:
