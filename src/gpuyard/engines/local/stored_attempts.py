@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -75,3 +75,10 @@ def living(directory: Path) -> dict[tuple[str, int], list[int]]:
         if attempt.isdecimal():
             found.setdefault((job, int(attempt)), []).append(pid)
     return found
+
+
+def unplaced(daemon: int, attempts: Mapping[tuple[str, int], Sequence[int]]) -> list[int]:
+    """The processes below a daemon that are of a job, but of more than one of these perhaps."""
+    looks = {attempt: [processes.look(pid) for pid in pids] for attempt, pids in attempts.items()}
+    began = {attempt: min((one.started for one in found if one), default=0) for attempt, found in looks.items()}
+    return [stray.pid for stray in processes.strays(daemon) if processes.place(stray, began) is None]
