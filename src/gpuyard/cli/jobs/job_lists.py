@@ -80,7 +80,10 @@ def print_jobs(jobs: Columns, now: float, shown: int) -> None:
             span(begin, start or end or now)
             for begin, start, end in zip(jobs["waiting_since"], starts, ends, strict=True)
         ],
-        [span(start, end or now) for start, end in zip(starts, ends, strict=True)],
+        [
+            span(start and start - before, end or now)
+            for start, end, before in zip(starts, ends, jobs.get("ran_before") or [0.0] * len(starts), strict=True)
+        ],
         [
             reason or how_far(progress, None if end is None else end - now)
             for reason, progress, end in zip(jobs["reason"], jobs["progress"], jobs["expected_end"], strict=True)
@@ -119,7 +122,7 @@ def history(
 
 
 def _row(job: Job) -> tuple[str, ...]:
-    from gpuyard.cli.terminal.text_table import clock, elapsed, indices, now, share
+    from gpuyard.cli.terminal.text_table import clock, indices, now, ran, share
 
     return (
         job["id"],
@@ -130,6 +133,6 @@ def _row(job: Job) -> tuple[str, ...]:
         share(job["gpu_count"], job["gpu_memory"]),
         indices(job["gpus"]),
         clock(job["ended_at"]),
-        elapsed(job["started_at"], job["ended_at"], now()),
+        ran(job, now()),
         job["reason"] or "",
     )
