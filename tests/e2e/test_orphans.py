@@ -46,6 +46,7 @@ def test_by_default_nothing_hides_where_there_are_cgroups(yard: Yard) -> None:
     if cgroups["found"] != "each job gets one of its own":
         pytest.skip(cgroups["found"])
     (job, hidden), (other, of_other) = _hide(yard, "hidden"), _hide(yard, "of_other")
+    assert _leftovers(yard)["state"] == "ok"
     _cancel(yard, job)
     assert (alive(hidden), alive(of_other)) == (False, True)
     _cancel(yard, other)
