@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.engine import alive
-from tests.yard import Yard, until
+from tests.yard import Yard, opened, until
 
 HIDE = "(setsid env -i sh -c 'echo $$ >{name}; exec sleep 1000' >/dev/null 2>&1 </dev/null &); echo on; sleep 1000"
 
@@ -32,13 +32,20 @@ def _leftovers(yard: Yard) -> dict[str, str]:
     return dict(found)
 
 
+@pytest.fixture(scope="module")
+def without_cgroups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+    with opened(tmp_path_factory.mktemp("census")) as found:
+        found.environment["GPUYARD_CGROUPS"] = "false"
+        found.serve()
+        yield found
+
+
 @pytest.fixture
-def census(own_yard: Yard) -> Iterator[Yard]:
+def census(without_cgroups: Yard) -> Iterator[Yard]:
     """A yard whose jobs have no cgroups."""
-    own_yard.environment["GPUYARD_CGROUPS"] = "false"
-    own_yard.serve()
-    yield own_yard
-    own_yard.clear()
+    yield without_cgroups
+    without_cgroups.clear()
+    (without_cgroups.cwd / "hidden").unlink(missing_ok=True)
 
 
 def test_by_default_nothing_hides_where_there_are_cgroups(yard: Yard) -> None:
