@@ -156,7 +156,7 @@ class Estimates:
         outcome = outcome_of(event, details)
         predicted = work.get("predicted") or (0.0, 0.0)
         run = Run(
-            event.at, seconds_taken(view, event), outcome, float(measured.get("peak") or 0.0),
+            event.at, seconds_taken(view, started, event), outcome, float(measured.get("peak") or 0.0),
             epochs_in(work.get("command", ())), predicted[0], predicted[1], bool(work.get("profiles")),
             settled=measured.get("settled"),
             hopeless=outcome == "oom" and bool(measured.get("alone")) and self._has_the_largest(row),

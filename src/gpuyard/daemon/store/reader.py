@@ -14,7 +14,7 @@ from urllib.parse import quote
 from gpuyard.core.events import Exited, Preempted, Requeued
 from gpuyard.daemon.store import views
 from gpuyard.daemon.store.records import Record, Row
-from gpuyard.daemon.store.views import JobView, printable, run_seconds
+from gpuyard.daemon.store.views import JobView, printable
 
 RUN_COLUMNS = (
     "job", "attempt", "signature", "likeness", "user", "name", "command", "at", "seconds", "outcome", "peak", "mean",
@@ -44,16 +44,16 @@ def run_of(before: JobView, record: Record) -> tuple[Any, ...] | None:
     predicted = work.get("predicted") or (None, None, "")
     return (
         before.id, event.attempt, work["signature"], work.get("likeness", ""), before.user, printable(before.name),
-        json.dumps(work.get("command", [])), event.at, seconds_taken(before, event),
+        json.dumps(work.get("command", [])), event.at, seconds_taken(before, before.started, event),
         outcome_of(event, record.details), measured.get("peak"), measured.get("mean"), measured.get("samples", 0),
         measured.get("utilization"), bool(measured.get("alone")), measured.get("settled"), len(before.gpus),
         work.get("gpu_memory"), predicted[0] or None, predicted[1] or None,
     )  # fmt: skip
 
 
-def seconds_taken(before: JobView, event: Exited | Preempted | Requeued) -> float:
+def seconds_taken(before: JobView, started: float, event: Exited | Preempted | Requeued) -> float:
     """The seconds of a run: of all attempts that went on with each other, where this is the last; else of this one."""
-    return run_seconds(before, event.at) - (0.0 if isinstance(event, Exited) else before.ran_before)
+    return max(0.0, event.at - started) + (before.ran_before if isinstance(event, Exited) else 0.0)
 
 
 def outcome_of(event: Exited | Preempted | Requeued, details: Mapping[str, Any]) -> str:
