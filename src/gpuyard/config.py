@@ -98,9 +98,8 @@ class Settings(NamedTuple):
     """Whether adaptive running jobs are lent idle GPUs that no waiting job can use."""
     offer_most: int = 1
     """How many GPUs one job may have on loan."""
-    cgroups: bool = False
-    """Whether each job gets a cgroup of its own: not even a process that hides can outlive it, but a start takes 10 to
-    20 ms longer, since the kernel is slow to let a process change its cgroup."""
+    cgroups: bool | str = "auto"
+    """Whether each job gets a cgroup of its own, so that no process can hide from its end; `auto`: where that works."""
     single_user: bool = False
     """Whether a daemon of root serves root alone; one of another user never serves anybody else."""
     admin_group: str = "gpuyard-admin"
@@ -284,6 +283,8 @@ def _read(name: str, value: Any) -> Any:
         if not 0 <= seconds < float("inf"):
             raise UserError(f"{name} is a time of 0 or more, not '{value}'")
         return seconds
+    if name == "cgroups" and value.lower() == "auto":
+        return "auto"
     if name in _SWITCHES:
         if value.lower() not in (*_YES, *_NO):
             raise UserError(f"{name} is {'on or off' if name == 'page' else 'true or false'}, not '{value}'")

@@ -317,7 +317,7 @@ def test_policies_are_shown_and_set(yard: Yard) -> None:
         assert (done.code, done.err) == (0, "from now on, wfp3:power=2@skip@spread decides\n")
         assert yard("policy", "show").out.startswith("wfp3:power=2@skip@spread (since 20")
         found = yard.json("policy", "set", "./mine.py:longest")
-        assert found["policy"] == f"{yard.cwd}/mine.py:longest@skip@spread"
+        assert found["policy"] == f"{yard.cwd}/mine.py:longest@easy@pack"  # its own defaults, whatever was set before
     finally:
         yard.client.set_policy(before)
     assert yard.client.policy()["policy"] == before

@@ -193,13 +193,13 @@ def test_explain_does_not_blame_jobs_for_a_drain(served: Yard) -> None:
     assert why["must_end_first"] == []
 
 
-def test_a_policy_that_preempts_leaves_no_discipline_behind(served: Yard) -> None:
+def test_a_policy_alone_means_its_own_defaults(served: Yard) -> None:
     for policy, found in (("rr:quantum=5", "rr:quantum=5@skip@pack"), ("sjf", "sjf@easy@pack")):
         served("policy", "set", policy)
         assert served.client.policy()["policy"] == found
     served("policy", "set", "fcfs@strict")
     served("policy", "set", "sjf")
-    assert served.client.policy()["policy"] == "sjf@strict@pack"  # somebody wanted that
+    assert served.client.policy()["policy"] == "sjf@easy@pack"
 
 
 def test_a_limit_that_is_set_later_counts_in_plans(served: Yard) -> None:

@@ -151,7 +151,8 @@ def test_real_gpus(yard: Yard, fake_nvml: FakeNvml) -> None:
 def test_cgroups(yard: Yard) -> None:
     assert findings(yard, GPUYARD_CGROUPS="false")["cgroups"][0] == "ok"
     state, told = findings(yard, GPUYARD_CGROUPS="true")["cgroups"]
-    assert (state, "can be had" in told) in (("ok", True), ("bad", False))
+    assert (state, "each job gets one of its own" in told) in (("ok", True), ("bad", False))
+    assert findings(yard, GPUYARD_CGROUPS="auto")["cgroups"][0] == "ok"
 
 
 def test_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

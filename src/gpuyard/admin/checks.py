@@ -269,13 +269,17 @@ def gpus(patient: Installation) -> Iterator[Finding]:
 
 
 def cgroups(patient: Installation) -> Finding:
-    if not patient.settings.cgroups:
-        return ok("cgroups", "off: a job's processes are known by other marks")
+    check, wanted = "cgroups", patient.settings.cgroups
+    if wanted is False:
+        return ok(check, "off: a job's processes are known by session, environment and parent")
     try:
         find_cgroups(patient.settings.jobs_dir)
     except EngineError as error:
-        return bad("cgroups", f"they are set, but cannot be had: {error}", "set cgroups = false, or be root")
-    return ok("cgroups", "on, and can be had")
+        if wanted is True:
+            return bad(check, f"they are set, but cannot be had: {error}", "set cgroups = auto, or be root")
+        text = f"none ({error}): a process that hides from its job can outlive it if the daemon restarts meanwhile"
+        return ok(check, text)
+    return ok(check, "each job gets one of its own")
 
 
 def systemd(patient: Installation) -> Iterator[Finding]:

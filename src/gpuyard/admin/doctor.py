@@ -207,23 +207,32 @@ def clock(patient: Installation) -> Finding | None:
     return ok("clock", f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}, and no event is later")
 
 
-def leftovers(patient: Installation) -> Finding | None:
-    """Whether processes live whose job does not run."""
+def leftovers(patient: Installation) -> Iterator[Finding]:
+    """Whether processes live whose job does not run, or is not known."""
     check = "leftovers"
     living = stored_attempts.living(patient.settings.jobs_dir)
     known = stored_jobs(patient.settings.database)
     if known is None:  # as above
-        return None
+        return
     left: dict[str, list[int]] = {}
     for (job, attempt), pids in living.items():
         standing = known.get(job)
         if standing is None or standing.over or standing.attempt != attempt:
             left.setdefault(job, []).extend(pids)
-    if not left:
-        return ok(check, "no process is left of a job that is over")
-    named = "; ".join(f"job {job}: {' '.join(map(str, pids))}" for job, pids in list(left.items())[:_NAMED])
-    numbers = " ".join(str(pid) for pids in left.values() for pid in pids)
-    return warn(check, f"processes of jobs that are over, or that the queue does not know ({named})", f"kill {numbers}")
+    readable = patient.pid is not None and _variables(patient) is not None
+    strays = stored_attempts.unplaced(patient.pid, living) if patient.pid and readable else []
+    if left:
+        named = "; ".join(f"job {job}: {' '.join(map(str, pids))}" for job, pids in list(left.items())[:_NAMED])
+        numbers = " ".join(str(pid) for pids in left.values() for pid in pids)
+        yield warn(
+            check, f"processes of jobs that are over, or that the queue does not know ({named})", f"kill {numbers}"
+        )
+    if strays:
+        numbers, several = " ".join(map(str, strays)), len(strays) > 1
+        text = f"{len(strays)} process{'es' * several} of jobs, of which ones is not known: {numbers}"
+        yield warn(check, text, f"they end with the last job that may have started them; or kill {numbers}")
+    if not left and not strays:
+        yield ok(check, "no process is left of a job that is over")
 
 
 def notifications(patient: Installation) -> Finding | None:

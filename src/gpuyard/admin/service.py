@@ -61,7 +61,7 @@ Wants=network-online.target
 After=network-online.target
 """
 _DELEGATE = """\
-# cgroups = true: the daemon makes control groups of its own below this one, and systemd is to leave them alone.
+# The daemon makes control groups for its jobs below this one, and systemd is to leave them alone.
 Delegate=yes
 """
 
@@ -121,7 +121,7 @@ def make_unit(system: bool, flags: Mapping[str, str]) -> str:
         data_dir=_quote(str(there.data_dir)).replace("$$", "$"),
         command=" ".join(map(_quote, command)),
         environment=_python_path(),
-        delegate=_DELEGATE if there.cgroups else "",
+        delegate=_DELEGATE if there.cgroups is not False else "",
         wanted_by="multi-user.target" if system else "default.target",
     )
 

@@ -199,6 +199,8 @@ class PolicyInForce(TypedDict):
     """`requests`: GPUs are shared by what jobs ask for; `usage`: by what they and their like use."""
     learned: LearnedInForce | None
     """null: what decides is no trained policy."""
+    warning: str | None
+    """Why another policy decides than the one that was set; null: it does not."""
 
 
 class KnownPolicy(TypedDict):

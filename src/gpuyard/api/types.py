@@ -201,6 +201,8 @@ class Job(TypedDict):
     submitted_at: str
     started_at: str | None
     ended_at: str | None
+    ran_before: float
+    """Seconds that earlier attempts ran whose work it goes on with: those that were preempted."""
     expected_end_at: str | None
     """Of a running job, by its estimate or what its like took."""
     gpu_count: int
@@ -306,6 +308,8 @@ class Columns(TypedDict):
     """When each began to wait, the last time: a job that was stopped or failed may wait again."""
     started: list[float | None]
     ended: list[float | None]
+    ran_before: list[float]
+    """Seconds that earlier attempts ran whose work each goes on with."""
     expected_end: list[float | None]
     """When each that runs should be over, by its estimate or what its like took."""
     priority: list[float]

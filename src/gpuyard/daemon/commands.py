@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from gpuyard.core.check import check_policy
 from gpuyard.core.draft import Draft
-from gpuyard.core.engine import validate
 from gpuyard.core.events import Cancelled, Edited, Held, Released
 from gpuyard.core.explanation import blockers, ends_at
 from gpuyard.core.limits.gates import Gates, gated
@@ -28,7 +28,7 @@ from gpuyard.daemon.jobs.estimates import Estimates
 from gpuyard.daemon.jobs.intake import BatchOptions, Intake, IntakeResult, JobRequest, NewJobs
 from gpuyard.daemon.jobs.outcomes import Outcomes
 from gpuyard.daemon.jobs.stops import REQUEUED, Stops
-from gpuyard.daemon.planning import Planning
+from gpuyard.daemon.planning import Planning, failure_of
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.daemon.store.reader import Answered
 from gpuyard.errors import UserError
@@ -134,21 +134,20 @@ class Previews:
             self._of, self._kept = of, {}
         until, found = self._kept.get(planner.text, (0.0, None))
         if found is None or time.monotonic() >= until:
-            found = self._look(planner)
+            found = self.look(planner)
             self._kept[planner.text] = time.monotonic() + _KEEP, found
         return found
 
-    def _look(self, planner: OrderedPlanner) -> Preview:
+    def look(self, planner: OrderedPlanner) -> Preview:
         state, now = self._context.state, self._context.clock.now()
         try:
-            plan = planner.plan(self._planning.snapshot(now))
-            validate(state, plan)
+            plan = self._planning.plan_by(planner, now)
             new = _order(planner, state, now)
-        except UserError:
-            raise
-        except Exception as error:  # a policy may be a user's own code: anything may come out of it
-            raise UserError(f"policy {planner.text} fails on this queue: {error}; it cannot be used") from error
-        places = {row: n for n, row in enumerate(_order(self._planning.planner, state, now).tolist(), 1)}
+        except (Exception, SystemExit) as error:  # a policy may be a user's own code: anything may come out of it
+            why = failure_of(planner, error)
+            raise UserError(f"policy {planner.text} fails on this queue ({why}), so it cannot be used") from error
+        before = self._planning.by_policy(lambda present: _order(present, state, now))
+        places = {row: n for n, row in enumerate(before.tolist(), 1)}
         was = np.array([places[row] for row in new.tolist()], dtype=np.int64)
         moved = int(np.count_nonzero(was != np.arange(1, len(new) + 1)))
         order = [self._moved(row, n, places[row]) for n, row in enumerate(new[:FIRST].tolist(), 1)]
@@ -181,6 +180,7 @@ def _note(planner: OrderedPlanner, state: State) -> str | None:
     return "; ".join(notes) or None
 
 
+_FATAL = ("it fails", "it returned an array")  # what `check_policy` finds that would stop the queue
 _SLOW = 0.003  # seconds: what takes longer to find is kept for a moment, so that many requests do not hold up the loop
 _WORTH = 30  # times as long
 _STALE = 0.5  # seconds at most
@@ -319,8 +319,12 @@ class Commands:
     def set_policy(
         self, text: str, discipline: str | None, placement: str | None, by: str = "", force: bool = False
     ) -> str:
-        """Set another policy; what is not given stays. Returns it in full."""
+        """Set another policy, if it can rank the present queue and ordinary ones. Returns it in full."""
         context, planner = self._context, self._another(text, discipline, placement, force)
+        self._previews.look(planner)
+        found = check_policy(planner.policy) if planner.policy.source else []
+        if problem := next((one for one in found if one.startswith(_FATAL)), ""):
+            raise UserError(f"policy {planner.text} cannot be used: {problem}")
         self._planning.use(planner, context.clock.now(), **({"by": by} if by else {}))
         return planner.text
 
@@ -328,19 +332,15 @@ class Commands:
         return self._previews.of(self._another(text, discipline, placement, force=True))
 
     def _another(self, text: str, discipline: str | None, placement: str | None, force: bool) -> OrderedPlanner:
-        """Another policy; what is not given stays as it is."""
-        context = self._context
-        former = self._planning.planner
-        kept = former.discipline
-        if former.policy.preemptive:  # it could not have another, so this one may not be wanted
-            kept = context.settings.discipline or "easy"
+        """Another policy; what is not given is as if that policy were configured."""
+        settings = self._context.settings
         return serve_policy(
             text,
-            discipline=discipline or kept,
-            placement=placement or former.placement,
-            lenient=discipline is None,  # a preemptive policy cannot have all of the former disciplines
+            discipline=discipline or settings.discipline or "easy",
+            placement=placement or settings.placement,
+            lenient=discipline is None,  # a preemptive policy cannot have all disciplines
             force=force,
-            limit=context.settings.learned_limit,
+            limit=settings.learned_limit,
         )
 
     def learned(self) -> dict[str, Any] | None:
@@ -348,16 +348,18 @@ class Commands:
         guard = guard_of(self._planning.planner)
         return guard.report() if guard is not None else None
 
-    def policy(self) -> tuple[OrderedPlanner, float]:
-        """The policy in force, and since when."""
-        return self._planning.planner, next(record.event.at for record in self._context.store.latest("PolicySet"))
+    def policy(self) -> tuple[OrderedPlanner, float, str]:
+        """The policy in force, since when, and why it is not the one that was set; empty: it is."""
+        since = next(record.event.at for record in self._context.store.latest("PolicySet"))
+        return self._planning.planner, since, self._planning.trouble
 
     def reasons(self) -> dict[str, Reason]:
         context = self._context
         of = context.state, context.state.version, self._planning.admission.stamp
         if self._reasons_of != of:
             began = time.thread_time()
-            self._reasons = self._planning.make(context.clock.now()).held
+            now = context.clock.now()
+            self._reasons = self._planning.by_policy(lambda planner: self._planning.plan_by(planner, now).held)
             self._reasons_of = of
             spent = time.thread_time() - began
             self._recent_until = time.monotonic() + min(_STALE, _WORTH * spent) if spent > _SLOW else 0.0
@@ -379,10 +381,13 @@ class Commands:
             return Why(reason, [], [(other, ends_at(state, other)) for other in reason.jobs])
         if not isinstance(reason, Resources | Priority | Reserved):
             return Why(reason, [], [])  # no job's end would help it
-        planner = self._planning.planner
         demand = restricted(state, now) or state.table.demand  # GPU by GPU: some may be drained
-        draft = Draft(Snapshot(state, now), planner.policy, planner.code, 0, demand)
-        found = blockers(draft, state.row_of[job])
+
+        def look(planner: OrderedPlanner) -> list[tuple[int, float]]:
+            draft = Draft(Snapshot(state, now), planner.policy, planner.code, 0, demand)
+            return blockers(draft, state.row_of[job])
+
+        found = self._planning.by_policy(look)
         ahead = list(reasons)[: list(reasons).index(job)]
         return Why(reason, ahead, [(state.ids[row], until) for row, until in found])
 

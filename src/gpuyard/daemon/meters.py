@@ -42,7 +42,7 @@ class Meters:
         self.finished: Counter[str] = Counter()  # by outcome
         self.events: Counter[str] = Counter()  # by kind
         self.waits = Histogram(_LONG)  # seconds from when a job began to wait, the last time, to its start
-        self.runs: dict[str, Histogram] = {}  # seconds from the start of the last attempt to its end, by outcome
+        self.runs: dict[str, Histogram] = {}  # seconds that jobs ran, by outcome
         self.plans = Histogram(_SHORT)
         self.plan_cpu = 0.0  # seconds of CPU time that planning took
         self.commits = Histogram(_SHORT)
@@ -56,6 +56,7 @@ class Meters:
             view.id: (view.attempt, view.started) for view in opened.values() if view.state == "running"
         }
         """Who is on GPUs: which attempt that is, and when it began."""
+        self._ran_before = {view.id: view.ran_before for view in opened.values() if view.ran_before}
 
     def planned(self, wall: float, cpu: float) -> None:
         self.plans.observe(wall)
@@ -86,13 +87,18 @@ class Meters:
         del self._attempts[event.job]
         if not isinstance(event, Exited):
             self._since[event.job] = event.at
+            if isinstance(event, Preempted) and started is not None:
+                self._ran_before[event.job] = self._ran_before.get(event.job, 0.0) + max(0.0, event.at - started)
             return
         outcome = str(event.cause or (Phase.SUCCEEDED if event.code == 0 else Phase.FAILED))
         if started is not None:
-            self.runs.setdefault(outcome, Histogram(_LONG)).observe(max(0.0, event.at - started))
+            self.runs.setdefault(outcome, Histogram(_LONG)).observe(
+                self._ran_before.get(event.job, 0.0) + max(0.0, event.at - started)
+            )
         self._over(event.job, outcome)
 
     def _over(self, job: str, outcome: str) -> None:
         self.finished[outcome] += 1
         self._since.pop(job, None)
         self._attempts.pop(job, None)
+        self._ran_before.pop(job, None)

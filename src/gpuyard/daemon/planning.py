@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -86,9 +86,25 @@ def rules_to_set(state: State, settings: Settings) -> Rules | None:
     return rules if rules != state.rules else None
 
 
-FALLBACK = "fcfs@strict@first"
+Found = TypeVar("Found")
 _REST = 1.0  # seconds for which nothing is planned after a launch that failed
 _LATE = 1.0  # seconds by which a plan may be late and still be made for the instant that it was due at
+
+
+def _default(settings: Settings) -> OrderedPlanner:
+    """The built-in policy that decides where no other can."""
+    return make_planner(Settings._field_defaults["policy"], discipline="easy", placement=settings.placement)
+
+
+def failure_of(planner: OrderedPlanner, error: BaseException) -> str:
+    """How a policy failed, as `ZeroDivisionError: division by zero`."""
+    if isinstance(error, UserError):  # told by the policy itself
+        return str(error).removeprefix(f"policy {planner.policy.name} failed: ")
+    return f"{type(error).__name__}: {error}"
+
+
+def _failure(wanted: str, instead: str, why: str) -> str:
+    return f"policy {wanted} failed ({why}), so {instead} decides; correct it, then gpuyard policy set {wanted}"
 
 
 class Planning:
@@ -104,7 +120,9 @@ class Planning:
         self._place, self._look_at_gpus = place, look_at_gpus
         self.configured = configured_policy(context.store, context.settings)
         self.planner = self.configured.planner
+        self.former: OrderedPlanner | None = None  # what decided before: it decides again if the present one fails
         self.trouble = ""  # what to tell people of the policy: another than they want decides; empty: all is well
+        self._failed = ""  # how the present policy failed, until another one is recorded in its place
         if self.configured.in_place_of:
             wanted, because = self.configured.in_place_of, self.configured.because
             self.trouble = f"policy {wanted} cannot be used any more, so {self.planner.text} decides: {because}"
@@ -139,7 +157,11 @@ class Planning:
             log.warning("policy %s cannot be used any more; going on with the configured one: %s", text, error)
             self.trouble = f"policy {text} cannot be used any more, so {self.planner.text} decides: {error}"
             return False
+        if planner.text != self.planner.text:
+            self.former = self.planner
         self.planner = planner
+        if wanted := record.details.get("in_place_of"):
+            self.trouble = _failure(wanted, text, record.details.get("because", ""))
         if not _is_same_policy(planner, record):
             log.warning("the file of policy %s has changed since it was set", text)
             self._context.record(PolicySet(now, planner.text), because="its file has changed", **details_of(planner))
@@ -173,7 +195,8 @@ class Planning:
         context = self._context
         if time.monotonic() < self._quiet_until:
             return
-        if context.state.version == self._planned and now < self._wake_at and not self.admission.is_due(now):
+        current = context.state.version == self._planned and not self._failed
+        if current and now < self._wake_at and not self.admission.is_due(now):
             return
         if len(context.state.waiting) and context.machine.is_stale():
             self._look_at_gpus(now)
@@ -182,6 +205,9 @@ class Planning:
         self._place(self._stops.promised(now), now)
         instant = self._instant(now)
         plan = self.make(instant)
+        if self._failed:
+            self._replace_failed(now)
+            plan = self.make(instant)
         self._wake_at = max(plan.wake_at, instant + 0.001)
         self._place(self._stops.obey(plan, now), now)
         for job in plan.renewals:
@@ -200,22 +226,48 @@ class Planning:
         return Snapshot(self._context.state, now, usage=self.admission.usage(now))
 
     def make(self, now: float) -> Plan:
-        """A valid plan; a policy that fails is replaced, since the queue must go on."""
-        try:
-            plan = self.planner.plan(self.snapshot(now))
-            avoid(self._context.state, plan, now)
-            validate(self._context.state, plan)
-        except Exception as error:  # a policy may be a user's own code: anything may come out of it
-            if self.planner.text == FALLBACK:
-                raise
-            log.exception("policy %s failed; going on with %s", self.planner.text, FALLBACK)
-            self.use(make_planner(FALLBACK), now, because=f"{self.planner.text} failed: {error}")
-            return self.make(now)
+        """A valid plan, by a policy that does not fail."""
+        return self.by_policy(lambda planner: self.plan_by(planner, now))
+
+    def plan_by(self, planner: OrderedPlanner, now: float) -> Plan:
+        plan = planner.plan(self.snapshot(now))
+        avoid(self._context.state, plan, now)
+        validate(self._context.state, plan)
         return plan
+
+    def by_policy(self, look: Callable[[OrderedPlanner], Found]) -> Found:
+        """What follows from the policy in force; if that fails, from the one before it: the queue must go on.
+
+        It records nothing, since whoever asks may only look. `plan` records the change.
+        """
+        if not self._failed:
+            try:
+                return look(self.planner)
+            except (Exception, SystemExit) as error:  # a policy may be a user's own code: anything may come out of it
+                if self.planner.text == _default(self._context.settings).text:
+                    raise
+                self._failed = failure_of(self.planner, error)
+                log.warning("policy %s failed", self.planner.text, exc_info=True)
+        if self.former is not None and self.former.text != self.planner.text:
+            try:
+                return look(self.former)
+            except (Exception, SystemExit):
+                log.warning("policy %s, which decided before, failed as well", self.former.text, exc_info=True)
+        self.former = _default(self._context.settings)
+        return look(self.former)
+
+    def _replace_failed(self, now: float) -> None:
+        """Let the policy before the one that failed decide from now on, and say so."""
+        wanted, why = self.planner.text, self._failed
+        found = self.former or _default(self._context.settings)
+        self.use(found, now, in_place_of=wanted, because=why)
+        self.former, self.trouble = None, _failure(wanted, found.text, why)
 
     def use(self, planner: OrderedPlanner, now: float, **details: Any) -> None:
         if (guard := guard_of(self.planner)) is not None:
             self._context.meters.learned.add(guard.counts)
-        self.planner, self.trouble = planner, ""
+        if planner.text != self.planner.text:
+            self.former = self.planner
+        self.planner, self.trouble, self._failed = planner, "", ""
         self._stops.take_back(now)
         self._context.record(PolicySet(now, planner.text), **details, **details_of(planner))

@@ -63,8 +63,8 @@ def numbers(story: JobRecord) -> dict[str, Any]:
     return {
         "id": job["id"], "name": job["name"], "user": job["user"], "state": job["state"],
         "exit_code": job["exit_code"], "attempts": job["attempt"], "gpus": job["gpus"],
-        "wait": None if started is None or submitted is None else round(started - submitted, 3),
-        "run": None if started is None or ended is None else round(ended - started, 3),
+        "wait": None if started is None or submitted is None else round(started - submitted - job["ran_before"], 3),
+        "run": None if started is None or ended is None else round(ended - started + job["ran_before"], 3),
         "peak_memory": measured.get("peak"), "mean_memory": measured.get("mean"),
         "utilization": measured.get("utilization"), "samples": measured.get("samples"),
         "energy_wh": job.get("energy_wh"), "gpu_hours": job.get("gpu_hours"),

@@ -275,6 +275,8 @@ def message_of(happening: Trigger, sources: Sources) -> Message:
     over = happening.event not in (START, LONG_WAIT)
     wait = _wait(happening, started)
     ran = ended - started if over and ended is not None and started is not None else None
+    if ran is not None and not array:
+        ran += view.ran_before
     fields: dict[str, Any] = {
         "job": happening.id, "name": view.name, "user": view.user, "event": happening.event,
         "state": view.state if over else {START: "running"}.get(happening.event, "queued"),

@@ -75,7 +75,8 @@ def serve(settings: Settings) -> None:
         stack.callback(store.close)
         adopt_orphans()
         with _usable(settings.data_dir):
-            local = LocalEngine(settings.jobs_dir, Visible(gpus), cgroups=settings.cgroups, shared=settings.shared)
+            wanted = None if settings.cgroups == "auto" else bool(settings.cgroups)
+            local = LocalEngine(settings.jobs_dir, Visible(gpus), cgroups=wanted, shared=settings.shared)
         leases = LeaseEngine(lambda job: terms_of(store.open.get(job)), settings.lease_idle)
         mps = MpsEngine(local, settings.data_dir / "mps", Visible(gpus), shared=settings.shared)
         engine = RoutingEngine(mps, leases)

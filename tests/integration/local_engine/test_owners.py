@@ -45,7 +45,7 @@ def test_it_says_once_that_there_are_no_cgroups(
         raise EngineError("no cgroup2 file system is mounted")
 
     monkeypatch.setattr("gpuyard.engines.local.cgroups.find_cgroups", fail)
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         engine = LocalEngine(tmp_path, ())
     engine.close()
     assert [record.message.rpartition(": ")[2] for record in caplog.records] == ["no cgroup2 file system is mounted"]

@@ -41,7 +41,7 @@ def test_a_job_waits_again_after_it_was_stopped() -> None:
         Placed(23.0, "1", 2, (0,)), Started(23.0, "1", 2), Exited(30.0, "1", 2, 3),
     )  # fmt: skip
     assert meters.waits.total == 13.0
-    assert meters.runs["failed"].total == 7.0
+    assert meters.runs["failed"].total == 17.0  # both attempts: the second went on with the work of the first
     assert (meters.finished, meters.submitted) == ({"failed": 1}, 1)
     assert meters.events["Started"] == 2
 

@@ -26,7 +26,12 @@ def previews_of(state: State, policy: str = "fcfs@easy") -> Previews:
     clock = SimpleNamespace(now=lambda: NOW)
     views = {job: SimpleNamespace(name=f"n{job}", user="ann") for job in state.ids}
     context: Any = SimpleNamespace(state=state, clock=clock, store=SimpleNamespace(open=views))
-    planning: Any = SimpleNamespace(planner=make_planner(policy), snapshot=lambda now: Snapshot(state, now))
+    planner = make_planner(policy)
+    planning: Any = SimpleNamespace(
+        planner=planner,
+        plan_by=lambda other, now: other.plan(Snapshot(state, now)),
+        by_policy=lambda look: look(planner),
+    )
     return Previews(context, planning)
 
 
@@ -96,7 +101,7 @@ def test_it_is_looked_at_once_while_nothing_happens(monkeypatch: pytest.MonkeyPa
 def test_a_policy_that_fails_is_refused() -> None:
     planner = make_planner("sjf@easy")
     broken = SimpleNamespace(text="mine.py:broken", plan=lambda snapshot: 1 / 0, policy=planner.policy)
-    with pytest.raises(UserError, match=r"mine\.py:broken fails on this queue: division by zero"):
+    with pytest.raises(UserError, match=r"mine\.py:broken fails on this queue \(ZeroDivisionError: division by zero\)"):
         previews_of(queue(Request())).of(cast(Any, broken))
 
 

@@ -34,7 +34,7 @@ JOB: dict[str, Any] = {
     "id": "17", "name": "train", "user": "ann", "state": "failed", "exit_code": 1, "attempt": 2, "gpus": [0, 3],
     "gpu_count": 2, "gpu_memory": None, "priority": -1.5, "tags": ["nlp", "thesis"], "command": ["echo", "a b"],
     "directory": "/home/ann", "reason": "exit code 1", "submitted_at": "2027-01-15T08:00:00+00:00",
-    "started_at": "2027-01-15T08:01:00+00:00", "ended_at": "2027-01-15T09:01:00+00:00",
+    "started_at": "2027-01-15T08:01:00+00:00", "ended_at": "2027-01-15T09:01:00+00:00", "ran_before": 0.0,
 }  # fmt: skip
 
 

@@ -191,7 +191,7 @@ def test_the_history_is_a_trace() -> None:
     job = {
         "id": "7", "submitted_at": "2026-11-01T10:00:00.000+00:00", "started_at": "2026-11-01T10:01:00.000+00:00",
         "ended_at": "2026-11-01T10:01:30.250+00:00", "gpu_count": 2, "estimate": None, "priority": 1.0, "user": "ann",
-        "gpu_memory": 6 * 2**30,
+        "gpu_memory": 6 * 2**30, "ran_before": 0.0,
     }  # fmt: skip
     at = 1_793_527_200.0
     assert trace_rows([job]) == [("7", at, 30.25, 2, "", 1.0, "ann", 6 * 2**30, "false")]

@@ -211,3 +211,5 @@ def _print_policy(daemon: DaemonOptions, json: bool) -> None:
         print((f"{now['policy']} (since {clock(now['since'])})" if now.get("since") else now["policy"]) + by)
         if now.get("learned"):
             print(f"trained: {describe_learned(now['learned'])}")
+        if now.get("warning"):
+            print(f"warning: {now['warning']}")

@@ -311,7 +311,7 @@ def _print_metrics(summary: Mapping[str, Any], out: Path, files: Sequence[Path])
 
 
 def keep_logs(client: Client, ids: Sequence[str], folder: Path) -> None:
-    """Keep the jobs' output; the daemon's folder is thrown away."""
+    """Keep the jobs' output, that of all attempts; the daemon's folder is thrown away."""
     folder.mkdir(parents=True, exist_ok=True)
     for id in ids:
         job = client.job(id)
@@ -319,10 +319,13 @@ def keep_logs(client: Client, ids: Sequence[str], folder: Path) -> None:
             continue
         name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in job["name"] or "")
         with (folder / f"{id}-{name}.txt".replace("-.txt", ".txt")).open("wb") as file:
-            offset = 0
-            while data := (part := client.log(id, offset, size=_LOG_PIECE)).data:
-                file.write(data)
-                offset = part.next_offset
+            for attempt in range(1, job["attempt"] + 1):
+                if job["attempt"] > 1:
+                    file.write(f"--- attempt {attempt} ---\n".encode())
+                offset = 0
+                while data := (part := client.log(id, offset, size=_LOG_PIECE, attempt=attempt)).data:
+                    file.write(data)
+                    offset = part.next_offset
 
 
 def compare(out: Path, found: Mapping[str, Results], drawn: Sequence[str]) -> None:

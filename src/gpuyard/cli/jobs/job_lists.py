@@ -95,7 +95,10 @@ def print_jobs(jobs: Columns, now: float, shown: int, commands: Mapping[str, str
             span(begin, start or end or now)
             for begin, start, end in zip(jobs["waiting_since"], starts, ends, strict=True)
         ],
-        [span(start, end or now) for start, end in zip(starts, ends, strict=True)],
+        [
+            span(start and start - before, end or now)
+            for start, end, before in zip(starts, ends, jobs.get("ran_before") or [0.0] * len(starts), strict=True)
+        ],
         [
             reason or how_far(progress, None if end is None else end - now)
             for reason, progress, end in zip(jobs["reason"], jobs["progress"], jobs["expected_end"], strict=True)
@@ -137,7 +140,7 @@ def history(
 
 
 def _row(job: Job) -> tuple[str, ...]:
-    from gpuyard.cli.terminal.text_table import clock, cut, elapsed, indices, now, share
+    from gpuyard.cli.terminal.text_table import clock, cut, indices, now, ran, share
 
     command = _command(job)
     return (
@@ -149,7 +152,7 @@ def _row(job: Job) -> tuple[str, ...]:
         share(job["gpu_count"], job["gpu_memory"]),
         indices(job["gpus"]),
         clock(job["ended_at"]),
-        elapsed(job["started_at"], job["ended_at"], now()),
+        ran(job, now()),
         cut(command, _MOST_COMMAND) if sys.stdout.isatty() else command,
         job["reason"] or "",
     )

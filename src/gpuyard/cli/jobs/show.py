@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuyard.cli.common_options import DaemonOptions, JobId, Json, option_groups
 from gpuyard.cli.terminal import output
-from gpuyard.cli.terminal.text_table import elapsed, how_far, indices, instant, now, print_table, share, visible
+from gpuyard.cli.terminal.text_table import how_far, indices, instant, now, print_table, ran, share, visible
 from gpuyard.spec.fields import FIELDS
 from gpuyard.spec.job_field import JobField, ShowLine
 from gpuyard.spec.kinds import DURATION, INSTANT, NUMBER, SWITCH
@@ -143,7 +143,7 @@ def _course(job: Job) -> Iterator[tuple[str, str]]:
     yield "Submitted", _when(job["submitted_at"])
     yield "Started", _when(job["started_at"])
     yield "Ended", _when(job["ended_at"])
-    yield "Ran", elapsed(job["started_at"], job["ended_at"], now()) if job["started_at"] else ""
+    yield "Ran", ran(job, now()) if job["started_at"] else ""
     yield "Expected end", _when(job["expected_end_at"]) if not job["progress"] else ""
     yield "Progress", how_far(job["progress"])
     yield "GPU memory", _used(job)

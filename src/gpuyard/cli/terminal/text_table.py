@@ -14,7 +14,7 @@ from gpuyard.cli.terminal.output import say
 from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from gpuyard.api.types import Gpu, Progress
+    from gpuyard.api.types import Gpu, Job, Progress
 
 _ROOM, _INDENT = 20, 4  # columns: the narrowest last cell, and where it begins on a line of its own
 Item = TypeVar("Item", bound=Mapping[str, Any])
@@ -168,11 +168,13 @@ def span(begin: float | None, end: float) -> str:
     return "-" if begin is None else _duration(max(round(end - begin), 0))
 
 
-def elapsed(begin: str | None, end: str | None, now: datetime) -> str:
-    if begin is None:
+def ran(job: Job, now: datetime) -> str:
+    """How long a job ran, with earlier attempts whose work it went on with."""
+    if job["started_at"] is None:
         return "-"
-    last = instant(end) if end else now
-    return _duration(max(round((last - instant(begin)).total_seconds()), 0))
+    last = instant(job["ended_at"]) if job["ended_at"] else now
+    seconds = (last - instant(job["started_at"])).total_seconds()
+    return _duration(max(round(seconds + job.get("ran_before", 0.0)), 0))
 
 
 @lru_cache(maxsize=1024)

@@ -15,7 +15,7 @@ from gpuyard.core.model import Phase, Request
 from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.gpu_shares import fitted_share
 from gpuyard.daemon.jobs.profiles import epochs_in, is_trial, unwrapped
-from gpuyard.daemon.store.reader import Reader, outcome_of
+from gpuyard.daemon.store.reader import Reader, outcome_of, seconds_taken
 from gpuyard.daemon.store.views import JobView
 from gpuyard.predict.signatures import shown
 from gpuyard.predict.similar_runs import LATEST, Errors, Prediction, Run, errors_of, predict, seconds_of
@@ -156,7 +156,7 @@ class Estimates:
         outcome = outcome_of(event, details)
         predicted = work.get("predicted") or (0.0, 0.0)
         run = Run(
-            event.at, max(0.0, event.at - started), outcome, float(measured.get("peak") or 0.0),
+            event.at, seconds_taken(view, started, event), outcome, float(measured.get("peak") or 0.0),
             epochs_in(work.get("command", ())), predicted[0], predicted[1], bool(work.get("profiles")),
             settled=measured.get("settled"),
             hopeless=outcome == "oom" and bool(measured.get("alone")) and self._has_the_largest(row),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypedDict
 
 from gpuyard.client.progress import AMOUNT, NUMBER, amount, numbers
-from gpuyard.daemon.store.views import JobView
+from gpuyard.daemon.store.views import JobView, run_seconds
 
 _TAIL = 4096
 _LINE = 256
@@ -84,7 +84,7 @@ class ProgressReader:
         said = self.said(view, now)
         if said is None or view.started is None:
             return None
-        return estimate(said[0], said[1] - view.started, now - said[1])
+        return estimate(said[0], run_seconds(view, said[1]), now - said[1])
 
     def said(self, view: JobView, now: float) -> tuple[Reading, float] | None:
         """A job's last progress, and its time; None if it does not run, or reports none."""

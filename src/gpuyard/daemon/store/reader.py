@@ -44,11 +44,16 @@ def run_of(before: JobView, record: Record) -> tuple[Any, ...] | None:
     predicted = work.get("predicted") or (None, None, "")
     return (
         before.id, event.attempt, work["signature"], work.get("likeness", ""), before.user, printable(before.name),
-        json.dumps(work.get("command", [])), event.at, max(0.0, event.at - before.started),
+        json.dumps(work.get("command", [])), event.at, seconds_taken(before, before.started, event),
         outcome_of(event, record.details), measured.get("peak"), measured.get("mean"), measured.get("samples", 0),
         measured.get("utilization"), bool(measured.get("alone")), measured.get("settled"), len(before.gpus),
         work.get("gpu_memory"), predicted[0] or None, predicted[1] or None,
     )  # fmt: skip
+
+
+def seconds_taken(before: JobView, started: float, event: Exited | Preempted | Requeued) -> float:
+    """The seconds of a run: of all attempts that went on with each other, where this is the last; else of this one."""
+    return max(0.0, event.at - started) + (before.ran_before if isinstance(event, Exited) else 0.0)
 
 
 def outcome_of(event: Exited | Preempted | Requeued, details: Mapping[str, Any]) -> str:

@@ -117,13 +117,14 @@ _SEEN = f"""CREATE TEMP TABLE seen AS
            json_extract(work, '$.gpu_count') AS gpus,
            CASE WHEN json_extract(work, '$.alone') THEN NULL ELSE json_extract(work, '$.gpu_memory') END AS memory,
            {_TAGS} AS tags,
-           json_extract(nullif(measured, ''), '$.energy_wh') AS energy
+           json_extract(nullif(measured, ''), '$.energy_wh') AS energy,
+           coalesce(json_extract(nullif(measured, ''), '$.ran_before'), 0.0) AS ran_before
     FROM jobs WHERE ended >= :since
     UNION ALL
     SELECT id, user, state, submitted, started, NULL, attempt,
            json_extract(work, '$.gpu_count'),
            CASE WHEN json_extract(work, '$.alone') THEN NULL ELSE json_extract(work, '$.gpu_memory') END,
-           {_TAGS}, NULL
+           {_TAGS}, NULL, 0.0
     FROM jobs WHERE ended IS NULL AND attempt > 0"""
 # What is kept of a job tells of its last attempt only, and of that only if it does not wait again.
 _SPANS = """CREATE TEMP TABLE spans AS
@@ -178,7 +179,7 @@ def statistics(path: Path, window: Window) -> dict[str, Any]:
             "gpu_hours": sum(had.values()),
             "utilization": sum(had.values()) * HOUR / seconds if seconds else None,
             "wait_seconds": _spread(connection, f"{_FIRST_START} - submitted", values),
-            "run_seconds": _spread(connection, "ended - started", values),
+            "run_seconds": _spread(connection, "ended - started + ran_before", values),
             "users": [
                 {**user, "energy_wh": energy.get(user["user"])} for user in _by_use("user", had, submitted, ended)
             ],

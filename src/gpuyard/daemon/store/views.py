@@ -111,6 +111,21 @@ class JobView:
     def over(self) -> bool:
         return self.ended is not None
 
+    @property
+    def ran_before(self) -> float:
+        """Seconds that earlier attempts ran, as far as their work was kept: those that were preempted."""
+        return float(self.measured.get(RAN_BEFORE, 0.0))
+
+    @property
+    def ran(self) -> float | None:
+        """Seconds that a job ran which is over; None if it never did, or is not over."""
+        return None if self.started is None or self.ended is None else run_seconds(self, self.ended)
+
+
+def run_seconds(view: JobView, at: float) -> float:
+    """Seconds that a job has run at an instant: the latest attempt, and those whose work it goes on with."""
+    return view.ran_before + (0.0 if view.started is None else max(0.0, at - view.started))
+
 
 def fold_view(view: JobView | None, number: int, record: Record) -> JobView | None:
     """The view of a job after one more event; None while there is none."""
@@ -139,7 +154,7 @@ def fold_view(view: JobView | None, number: int, record: Record) -> JobView | No
     if isinstance(event, Recalled):
         return replace(view, recalled=event.cause if view.recalled in ("", *WAIT_AGAIN) else view.recalled)
     if isinstance(event, Preempted | Requeued | Exited):
-        view = replace(view, measured=_measured(view, event.at, details.get("measured", {})))
+        view = replace(view, measured=_measured(view, event, details.get("measured", {})))
     if isinstance(event, Preempted | Requeued):
         waits = replace(view, state="queued", gpus=(), started=None, recalled="", message=details.get("message", ""))
         if isinstance(event, Preempted):
@@ -177,15 +192,18 @@ def _let_in(view: JobView, details: Mapping[str, Any]) -> JobView:
     return replace(view, measured={**before, **{n: v for n, v in details.items() if n == "admission"}})
 
 
-def _measured(view: JobView, at: float, measured: Mapping[str, Any]) -> dict[str, Any]:
+def _measured(view: JobView, event: Preempted | Requeued | Exited, measured: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in view.measured.items() if name in (*TOTALS, "admission")}
+    if isinstance(event, Preempted):
+        kept[RAN_BEFORE] = round(run_seconds(view, event.at), 3)
     if not measured:  # it never began, or that was not measured then
-        return {name: value for name, value in view.measured.items() if name in (*TOTALS, "admission")}
-    seconds = 0.0 if view.started is None else max(0.0, at - view.started)
-    kept = {name: value for name, value in view.measured.items() if name == "admission"}
-    return {**measured, **energy_totals(view.measured, measured, seconds, len(view.gpus)), **kept}
+        return kept
+    seconds = 0.0 if view.started is None else max(0.0, event.at - view.started)
+    return {**measured, **kept, **energy_totals(view.measured, measured, seconds, len(view.gpus))}
 
 
-TOTALS = ("total_wh", "total_gpu_seconds")  # of what was measured, what counts for all attempts
+RAN_BEFORE = "ran_before"
+TOTALS = ("total_wh", "total_gpu_seconds", RAN_BEFORE)  # of what was measured, what counts for all attempts
 
 
 def _new(number: int, event: Submitted, details: Mapping[str, Any]) -> JobView:

@@ -99,6 +99,10 @@ class LocalAttempt:
         if self.ended is None and self.asked_at is None:
             self.asked_at = wrapper.note_asked(self.folder)
 
+    def with_cgroup(self, members: list[int]) -> list[int]:
+        """Its processes that a census found, and those of its cgroup."""
+        return list(dict.fromkeys([*members, *self.cgroup.members()])) if self.cgroup else members
+
     def signal_wrapper(self, number: signal.Signals) -> None:
         if self.held is not None:
             self.held.send(number)

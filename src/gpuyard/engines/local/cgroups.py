@@ -129,7 +129,7 @@ def cgroups_if(directory: Path, wanted: bool | None) -> Cgroups | None:
     except EngineError as error:
         if wanted:
             raise
-        logger.warning("jobs run without cgroups; processes that hide from their job may outlive it: %s", error)
+        logger.info("jobs run without cgroups; a process that hides from its job may outlive it: %s", error)
         return None
 
 
@@ -155,7 +155,5 @@ def _try(cgroups: Cgroups) -> str:
         trial.remove()
     except (EngineError, OSError) as error:
         return str(error)
-    if joined.returncode:
-        cgroups.close()
-        return f"cannot join a cgroup below {cgroups.base}"
-    return ""
+    cgroups.close()
+    return f"cannot join a cgroup below {cgroups.base}" if joined.returncode else ""

@@ -203,18 +203,21 @@ class LocalEngine:
         return min(times, default=None)
 
     def owner(self, pid: int) -> tuple[str, int] | None:
-        """By its cgroup; else by its session or an ancestor, if that is a wrapper; else by its environment."""
+        """By its cgroup; else by its session or an ancestor, if that is a wrapper; by its environment; as an orphan."""
         found = self._membership.owner(pid)
         if found and self._vouches(found, pid):
             return found
-        process = processes.look(pid)
+        process, orphan = processes.look(pid), 0
         for _ in range(64):
             if process is None or process.pid <= 1:
                 break
             if run := self._wrappers.get(process.pid) or self._wrappers.get(process.session):
                 return run.job, run.attempt
+            if process.parent == os.getpid():
+                orphan = process.pid
             process = processes.look(process.parent)
-        found = self._folders.parse(processes.mark_of(pid))
+        mark = processes.mark_of(pid)
+        found = self._folders.parse(self._placed().get(orphan) if mark is None and orphan else mark)
         return found if found and self._vouches(found, pid) else None
 
     def _vouches(self, found: tuple[str, int], pid: int) -> bool:
@@ -306,14 +309,10 @@ class LocalEngine:
     def _look_at_endings(self, runs: Sequence[LocalAttempt], now: float) -> None:
         counted = []
         for run in runs:
-            if run.cgroup is None and run.ended and run.ours and self._is_gone(run):
-                self._finish(run)
-            elif run.cgroup is None:
-                counted.append(run)
-            elif run.ended and run.cgroup.remove():
+            if run.ended and self._is_gone(run):
                 self._finish(run)
             else:
-                self._advance(run, run.cgroup.members(), now)
+                counted.append(run)
         if not counted:
             return
         allowed = self._census.next(urgent=any(run.urgent(now) for run in counted))
@@ -322,7 +321,7 @@ class LocalEngine:
                 run.look_at = allowed
             return
         for run, members in self._take_census(counted, now):
-            if run.ended and not members:
+            if run.ended and not members and (run.cgroup is None or run.cgroup.remove()):
                 self._finish(run)
             else:
                 self._advance(run, members, now)
@@ -330,24 +329,42 @@ class LocalEngine:
     def _is_gone(self, run: LocalAttempt) -> bool:
         """Whether nothing is left of an attempt whose whole life we saw, without a look at all processes.
 
-        Who left its process group and lost its parent is our child now; who did not, has an ancestor who did.
+        Who left its process group and lost its parent is our child now; who did not, has an ancestor who did. A cgroup
+        tells more, but not all: what starts a container, or a scope of systemd, may have left it.
         """
-        if not self._adopts or not processes.is_empty(run.pid):
+        if run.cgroup and not run.cgroup.remove():
             return False
-        marks = (processes.mark_of(pid) for pid in processes.orphans(self._wrappers))
-        return all(mark is not None and mark != str(run.folder) for mark in marks)
+        if not run.ours or not self._adopts or not processes.is_empty(run.pid):
+            return False
+        marks = [processes.mark_of(pid) for pid in processes.orphans(self._wrappers)]
+        return str(run.folder) not in marks and (run.cgroup is not None or None not in marks)
+
+    def _placed(self) -> dict[int, str]:
+        """The orphans without a mark whose attempt is known by elimination: the folder of each.
+
+        Where several attempts may have started one, it is of none while two of them live, and of the last in the end.
+        """
+        found = {}
+        for stray in processes.strays(os.getpid()) if self._adopts else ():
+            uid = processes.user_of(stray.pid)
+            able = (run for run in self._runs.values() if run.ours and not run.cgroup and run.uid in (None, uid))
+            began = {str(run.folder): run.claim.wrapper.started if run.claim else 0 for run in able}
+            if folder := processes.place(stray, began):
+                found[stray.pid] = folder
+        return found
 
     def _take_census(self, runs: Sequence[LocalAttempt], now: float) -> list[tuple[LocalAttempt, list[int]]]:
         for run in runs:
             if now >= run.kill_at:
                 run.halt_group()
-        members = self._census.take([run.suspect() for run in runs])
+        placed = self._placed()
+        members = self._census.take([run.suspect() for run in runs], placed)
         doomed = [run for run in runs if now >= run.kill_at and members[str(run.folder)]]
         if doomed:
             for run in doomed:
                 processes.send(members[str(run.folder)], signal.SIGSTOP, born=self._census.born)
-            members |= self._census.take([run.suspect() for run in doomed])
-        return [(run, members[str(run.folder)]) for run in runs]
+            members |= self._census.take([run.suspect() for run in doomed], placed)
+        return [(run, run.with_cgroup(members[str(run.folder)])) for run in runs]
 
     def _advance(self, run: LocalAttempt, members: Sequence[int], now: float) -> None:
         """One step towards the end: ask, wait, kill."""
@@ -356,9 +373,8 @@ class LocalEngine:
         elif members and (not run.asked or now >= run.ask_again):
             run.ask(now)
             faults.point("stop:noted")
-            born = None if run.cgroup else self._census.born
             run.leftovers = len(members) if run.ended else 0
-            processes.send(members, run.number, signal.SIGCONT, born=born)
+            processes.send(members, run.number, signal.SIGCONT, born=self._census.born)
             run.signal_wrapper(signal.SIGCONT)
             faults.point("stop:asked")
         run.rest(now)
@@ -366,7 +382,7 @@ class LocalEngine:
     def _kill(self, run: LocalAttempt, members: Sequence[int], now: float) -> None:
         if run.cgroup:
             run.cgroup.kill()
-        processes.send(members, signal.SIGKILL, born=None if run.cgroup else self._census.born)
+        processes.send(members, signal.SIGKILL, born=self._census.born)
         run.signal_wrapper(signal.SIGCONT)
         if not members and run.held is not None and now >= run.kill_at + WRAPPER_GRACE:
             logger.warning("the wrapper of job %s, attempt %s, does not end; it is killed", run.job, run.attempt)
@@ -377,4 +393,6 @@ class LocalEngine:
         self._trimmer.trim(run.log, run.limit)
         self._folders.leave_work(run.job)
         self._forget(run)
+        if self._cgroups and not self._runs:
+            self._cgroups.close()
         self._reports.append(run.report())

@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gpuyard.engines.base import EngineError
 
@@ -27,6 +27,7 @@ _KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MOST_DESCENDANTS = 1000
 _LOOK = 0.1  # seconds between looks at processes without a pidfd
+A = TypeVar("A")  # what names an attempt
 
 
 class Process(NamedTuple):
@@ -322,15 +323,37 @@ def adopts_orphans() -> bool:
 
 def orphans(known: Collection[int]) -> list[int]:
     """Our children that we did not start; those that have ended are reaped."""
-    found = set()
-    for thread in os.listdir("/proc/self/task"):
-        found |= {int(pid) for pid in (read_proc(os.getpid(), f"task/{thread}/children") or b"").split()}
     living = []
-    for pid in found.difference(known):
+    for pid in _children(os.getpid()).difference(known):
         with suppress(ChildProcessError):
             if os.waitpid(pid, os.WNOHANG) == (0, 0):
                 living.append(pid)
     return living
+
+
+def strays(daemon: int) -> list[Process]:
+    """Orphans without a mark below a daemon, which is a subreaper: each is of some job, and does not say of which.
+
+    What the daemon itself starts carries a mark or shares its session; before its exec it has the daemon's command
+    line, during the exec none.
+    """
+    itself, own = look(daemon), (b"", None, read_proc(daemon, "cmdline"))
+    found = (look(pid) for pid in _children(daemon) if mark_of(pid) is None and read_proc(pid, "cmdline") not in own)
+    return [one for one in found if one and itself and not one.dead and one.session != itself.session]
+
+
+def place(stray: Process, attempts: Mapping[A, int]) -> A | None:
+    """Whose a stray is by elimination: its attempt was there before it. `attempts` holds their start times."""
+    able = [attempt for attempt, started in attempts.items() if started <= stray.started]
+    return able[0] if len(able) == 1 else None
+
+
+def _children(parent: int) -> set[int]:
+    found: set[int] = set()
+    with suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{parent}/task"):
+            found |= {int(pid) for pid in (read_proc(parent, f"task/{thread}/children") or b"").split()}
+    return found
 
 
 def is_empty(group: int) -> bool:
@@ -376,19 +399,21 @@ class Census:
         """When it may be taken again, on the monotonic clock."""
         return self._taken + min(1.0, max(0.01, (2 if urgent else 20) * self._cost))
 
-    def take(self, suspects: Collection[Suspect]) -> dict[str, list[int]]:
-        """The living processes of each attempt, by its directory, without its wrapper."""
+    def take(self, suspects: Collection[Suspect], placed: Mapping[int, str] | None = None) -> dict[str, list[int]]:
+        """The living processes of each attempt, by its directory, without its wrapper; some are `placed` already."""
         begun = time.monotonic()
         processes = everyone()
         processes.pop(os.getpid(), None)  # started out of a job, the daemon carries its mark: it is not to end itself
-        members = _sort_out(processes, suspects)
+        members = _sort_out(processes, suspects, placed or {})
         self.born = {pid: processes[pid].started for found in members.values() for pid in found}
         self._taken = time.monotonic()
         self._cost = self._taken - begun
         return members
 
 
-def _sort_out(processes: Mapping[int, Process], suspects: Collection[Suspect]) -> dict[str, list[int]]:
+def _sort_out(
+    processes: Mapping[int, Process], suspects: Collection[Suspect], placed: Mapping[int, str]
+) -> dict[str, list[int]]:
     members: dict[str, list[int]] = {suspect.folder: [] for suspect in suspects}
     leaders = {suspect.leader: suspect.folder for suspect in suspects if _certain(suspect, processes)}
     users = {suspect.folder: suspect.uid for suspect in suspects}
@@ -397,6 +422,7 @@ def _sort_out(processes: Mapping[int, Process], suspects: Collection[Suspect]) -
     for process in processes.values():
         children.setdefault(process.parent, []).append(process.pid)
         folder = leaders.get(process.session) or leaders.get(process.group) or _marked(process.pid, users)
+        folder = folder or placed.get(process.pid)
         if folder in members:
             belongs[process.pid] = folder
     pending = list(belongs)

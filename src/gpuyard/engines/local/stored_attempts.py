@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import math
 import os
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpuyard.engines.local import processes, wrapper
+from gpuyard.engines.local.cgroups import Membership
 from gpuyard.engines.local.folders import work_in
 from gpuyard.spec.notation import number_of
 
@@ -120,13 +122,28 @@ def processes_below(directory: Path, job: str, attempt: int) -> list[int]:
 
 def living(directory: Path) -> dict[tuple[str, int], list[int]]:
     """The processes of each living attempt that we may look at, without our own."""
-    prefix = f"{directory.resolve()}/"
+    place = directory.resolve()
+    membership = Membership(place)
     found: dict[tuple[str, int], list[int]] = {}
     for pid in processes.everyone():
-        mark = processes.mark_of(pid) if pid != os.getpid() else None
-        if mark is None or not mark.startswith(prefix):
-            continue
-        job, _, attempt = mark.removeprefix(prefix).partition("/")
-        if attempt.isdecimal():
-            found.setdefault((job, int(attempt)), []).append(pid)
+        if pid != os.getpid() and (owner := _owner(pid, f"{place}/", membership)):
+            found.setdefault(owner, []).append(pid)
     return found
+
+
+def _owner(pid: int, prefix: str, membership: Membership) -> tuple[str, int] | None:
+    """The attempt that a process is of, by its mark; if it has none, by its cgroup."""
+    mark = processes.mark_of(pid)
+    if mark is None:
+        return membership.owner(pid)
+    job, _, attempt = mark.removeprefix(prefix).partition("/")
+    return (job, int(attempt)) if mark.startswith(prefix) and attempt.isdecimal() else None
+
+
+def unplaced(daemon: int, attempts: Mapping[tuple[str, int], Sequence[int]]) -> list[int]:
+    """The processes below a daemon that are of a job, but of more than one of these perhaps."""
+    looks = {attempt: [processes.look(pid) for pid in pids] for attempt, pids in attempts.items()}
+    began = {attempt: min((one.started for one in found if one), default=0) for attempt, found in looks.items()}
+    known = {pid for pids in attempts.values() for pid in pids}
+    strays = (stray for stray in processes.strays(daemon) if stray.pid not in known)
+    return [stray.pid for stray in strays if processes.place(stray, began) is None]

@@ -182,7 +182,7 @@ def trace_rows(jobs: Iterable[Facts], begin: float | None = None) -> list[tuple[
 
 
 def _row(job: Facts) -> tuple[Any, ...]:
-    run = round(epoch(job["ended_at"]) - epoch(job["started_at"]), 3)
+    run = round(epoch(job["ended_at"]) - epoch(job["started_at"]) + job["ran_before"], 3)
     return (
         job["id"], epoch(job["submitted_at"]), max(run, _SHORTEST), job["gpu_count"], job["estimate"] or "",
         job["priority"], job["user"], job["gpu_memory"] or "", "false",

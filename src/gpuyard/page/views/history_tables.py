@@ -102,8 +102,8 @@ def job_row(job: Facts) -> Row:
         {"state": job["state"], "text": STATES.get(job["state"], job["state"])},
         job["user"],
         gpus_of(job["gpus"], job["gpu_count"], job["gpu_memory"]),
-        None if started is None or submitted is None else max(0.0, started - submitted),
-        None if started is None or ended is None else max(0.0, ended - started),
+        None if started is None or submitted is None else max(0.0, started - submitted - job["ran_before"]),
+        None if started is None or ended is None else max(0.0, ended - started) + job["ran_before"],
         ended,
         {"fraction": None, "text": capitalized(reason)},
     )
@@ -211,13 +211,14 @@ def csv_text(rows: list[Any]) -> str:
 
 def csv_cells(job: Facts) -> list[Any]:
     submitted, started, ended = (epoch(job[f"{what}_at"]) for what in ("submitted", "started", "ended"))
-    run = None if started is None or ended is None else ended - started
+    run = None if started is None or ended is None else ended - started + job["ran_before"]
+    wait = None if started is None or submitted is None else max(0.0, started - submitted - job["ran_before"])
     found = {
         **{name: job.get(name) for name in EXPORT_COLUMNS},
         "gpus": " ".join(map(str, job["gpus"])),
         "tags": " ".join(job["tags"]),
         "command": shlex.join(job["command"]),
-        "wait_seconds": _rounded(None if started is None or submitted is None else started - submitted, 3),
+        "wait_seconds": _rounded(wait, 3),
         "run_seconds": _rounded(run, 3),
         "gpu_hours": _rounded(None if run is None or job["gpu_memory"] else run * job["gpu_count"] / 3600, 6),
     }

@@ -61,6 +61,8 @@ def line(job: Facts, visit: Visit, ends: str) -> None:
             if begin and end:
                 _on(job["gpus"])
                 ui.label(f"ran {_between(begin, end)}, from {visit.when(begin)} to {visit.when(end)}")
+                if job["ran_before"]:
+                    ui.label(f"and {span(job['ran_before'])} before it was preempted")
             elif end:
                 ui.label(f"never started; ended {visit.when(end)}")
         if job["state"] not in job_facts.WAITING:

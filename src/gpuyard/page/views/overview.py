@@ -76,7 +76,7 @@ def finished(job: Facts) -> dict[str, Any]:
     begin, end = brief_epoch(job["started_at"]), brief_epoch(job["ended_at"])
     return {
         **_named(job), "state": job["state"], "ended": end, "code": job["exit_code"],
-        "ran": None if begin is None or end is None else round(end - begin, 1),
+        "ran": None if begin is None or end is None else round(end - begin + job["ran_before"], 1),
     }  # fmt: skip
 
 

@@ -134,10 +134,11 @@ def _waves(views: Sequence[JobView], spans: dict[tuple[str, int], Span]) -> list
 
 
 def _costs(views: Sequence[JobView], spans: dict[tuple[str, int], Span], log: BatchLog) -> list[Cost]:
-    """What each row that has ended costs alone: by similar runs alone on a GPU, or by its last attempt."""
+    """What each row that has ended costs alone: by similar runs alone on a GPU, or as it ran here."""
     single = by_themselves(spans)  # samples may miss a short neighbour
     ended = [(view, spans[key]) for view in views if view.state in OVER and (key := (view.id, view.attempt)) in spans]
-    alone = {v.id for v, _ in ended if (v.measured or {}).get("alone") and (v.id, v.attempt) in single}
+    beside = {job for job, attempt in spans if (job, attempt) not in single}
+    alone = {v.id for v, _ in ended if (v.measured or {}).get("alone") and v.id not in beside}
     known: dict[tuple[str, float], float | None] = {}
     found = []
     for view, span in ended:
@@ -145,7 +146,7 @@ def _costs(views: Sequence[JobView], spans: dict[tuple[str, int], Span], log: Ba
         if like not in known:
             known[like] = _runtime_alone(log, *like, {view.id for view in views} - alone)
         seconds = known[like] if view.state == "succeeded" and view.id not in alone else None
-        took = span.end - span.begin if seconds is None else seconds
+        took = span.end - span.begin + view.ran_before if seconds is None else seconds
         found.append(Cost(took, len(span.gpus), view.id in alone or seconds is not None))
     return found
 
@@ -335,11 +336,10 @@ def _summary(head: BatchHead) -> dict[str, Any]:
 def outcome(view: JobView) -> dict[str, Any]:
     work = view.work
     row = work.get("row") or (0, 1)
-    ran = view.started is not None and view.ended is not None
     return {
         "id": view.id, "row": row[0], "wave": row[1], "name": view.name, "state": view.state,
         "reason": state_text(view), "exit_code": view.exit_code, "attempt": view.attempt, "gpus": list(view.gpus),
         "started_at": iso(view.started), "ended_at": iso(view.ended),
-        "seconds": max(0.0, view.ended - view.started) if ran else None,  # type: ignore[operator]
+        "seconds": view.ran,
         "gpu_memory": work["gpu_memory"], "peak": (view.measured or {}).get("peak"), "ooms": work.get("ooms", 0),
     }  # fmt: skip

@@ -36,7 +36,8 @@ _ARRAY_LOOK = 0.05  # seconds between looks at an array that a client waits for
 JOB: dict[str, Any] = {
     **stored_fields({}), "id": "17", "name": "train", "user": "ann", "state": "queued",
     "reason": "waits for 2 GPUs: 1 is free", "attempt": 0, "gpus": [], "exit_code": None, "submitted_at": AT,
-    "started_at": None, "ended_at": None, "expected_end_at": None, "gpu_count": 2, "gpu_memory": None, "priority": 0.0,
+    "started_at": None, "ended_at": None, "ran_before": 0.0, "expected_end_at": None,
+    "gpu_count": 2, "gpu_memory": None, "priority": 0.0,
     "command": ["python", "train.py"], "directory": "/home/ann/project", "tags": ["paper"], "estimate": 7200.0,
     "time_limit": 14400.0, "message": None, "array": None, "task": None, "begin_at": None, "deadline_at": None,
     "dependency": None, "failures": 0, "output": None, "error": None, "among": None, "preemptible": False,

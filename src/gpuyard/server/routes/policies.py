@@ -20,7 +20,7 @@ from gpuyard.server.routing import AT, Route, admin, ok
 
 POLICY: dict[str, Any] = {
     "policy": "multifactor@easy@pack", "name": "multifactor", "discipline": "easy", "placement": "pack", "since": AT,
-    "admission": "requests", "learned": None,
+    "admission": "requests", "learned": None, "warning": None,
 }  # fmt: skip
 PREVIEW: dict[str, Any] = {
     "policy": "sjf@easy@pack", "starts": ["18"], "stops": [],
@@ -82,12 +82,12 @@ class PolicyRoutes:
     async def policy(self) -> Response:
         """How plans are made, and since when."""
         commands = self._context.commands
-        planner, since, learned = await self._context.look(lambda: (*commands.policy(), commands.learned()))
+        planner, since, warning, learned = await self._context.look(lambda: (*commands.policy(), commands.learned()))
         return reply(
             {
                 "policy": planner.text, "name": planner.policy.text, "discipline": planner.discipline,
                 "placement": planner.placement, "since": iso(since), "admission": self._context.settings.admission,
-                "learned": learned,
+                "learned": learned, "warning": warning or None,
             }
         )  # fmt: skip
 
@@ -96,7 +96,7 @@ class PolicyRoutes:
         may=admin("set the policy"),
     )  # fmt: skip
     async def set_policy(self, request: Request, given: PolicyChoice) -> Response:
-        """Make plans another way from now on; what is left out stays as it is."""
+        """Make plans another way from now on, if that works on the present queue; what is left out is as configured."""
         permissions, commands = self._context.permissions, self._context.commands
         caller = permissions.caller(request)
         permissions.check_policy(caller, given.policy)

@@ -44,7 +44,7 @@ def _trace(path: Path, found: list[_Row], opened: dict[str, Any]) -> Trace:
     works = [json.loads(row.work) for row in ran]
     return Trace.of(
         [row.submitted for row in ran],
-        [max(row.ended - row.started, _SHORTEST) for row in ran],
+        [max(row.ended - row.started + _ran_before(row), _SHORTEST) for row in ran],
         [work["gpu_count"] for work in works],
         ids=[row.id for row in ran],
         users=[row.user for row in ran],
@@ -75,7 +75,7 @@ def schedule(path: Path) -> Result:
     ran = [rows[job] for job in trace.ids]
     placed = Placements.of([tuple(int(index) for index in row.gpus.split(",")) for row in ran])
     start = np.array([row.started for row in ran])
-    end = start + trace.run
+    end = start + np.array([max(row.ended - row.started, _SHORTEST) for row in ran])
     job = np.repeat(np.arange(len(ran)), placed.sizes)
     facts: dict[str, Any] = {name: tuple(fact) if isinstance(fact, list) else fact for name, fact in opened.items()}
     return Result(
@@ -95,6 +95,12 @@ class _Row(NamedTuple):
     ended: Any
     priority: float
     work: str
+    measured: str
+
+
+def _ran_before(row: _Row) -> float:
+    """Seconds of the attempts that were preempted: the last one went on with their work."""
+    return float(json.loads(row.measured).get("ran_before", 0.0)) if row.measured else 0.0
 
 
 def _look(path: Path) -> tuple[list[_Row], dict[str, Any]]:

@@ -104,10 +104,14 @@ def _running(rows: Sequence[Row], now: float) -> list[Column]:
     left = [None if p is None else p["remaining"] for p in far]
     return [
         Column("GPU", [Cell(indices(row.gpus)) for row in rows], 3, 5, most=12),
-        Column("RAN", [Cell(span(row.started, now)) for row in rows], 7, 6, right=True),
+        Column("RAN", [Cell(_ran(row, now)) for row in rows], 7, 6, right=True),
         Column("LEFT", [Cell("-" if s is None else span(0.0, s)) for s in left], 7, 4, right=True),
         Column("PROGRESS", list(map(_progress, rows)), 14, 7, bar=20, grows=True),
     ]
+
+
+def _ran(row: Row, now: float) -> str:
+    return span(row.started and row.started - row.ran_before, row.ended or now)
 
 
 def _progress(row: Row) -> Cell:
@@ -131,7 +135,7 @@ def _waiting(rows: Sequence[Row], now: float) -> list[Column]:
 def _ended(rows: Sequence[Row], now: float) -> list[Column]:
     return [
         Column("STATE", [Cell(row.state, STATES.get(row.state, "")) for row in rows], 9, 7),
-        Column("RAN", [Cell(span(row.started, row.ended or now)) for row in rows], 7, 4, right=True),
+        Column("RAN", [Cell(_ran(row, now)) for row in rows], 7, 4, right=True),
         Column("AGO", [Cell(span(row.ended, now)) for row in rows], 7, 5, right=True),
         Column("HOW IT ENDED", [Cell(row.reason) for row in rows], 12, 6, most=120, grows=True),
     ]

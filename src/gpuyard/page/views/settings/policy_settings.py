@@ -187,7 +187,7 @@ class PolicySection:
         self.visit = visit
         self.free = may(visit.viewer, Permission.SET_POLICY)
         self.present: Draft | None = None
-        self._since = ""
+        self._since = self._warning = ""
         self._trained = ""  # description of a trained policy
         self.draft: Draft | None = None
         self.discipline = ""  # the one in force, or chosen since; remembered while a policy cannot have it
@@ -286,10 +286,12 @@ class PolicySection:
         present = parse_policy(answer["policy"])
         since = self.visit.when(answer["since"])
         trained = describe_learned(answer["learned"]) if answer.get("learned") else ""
-        if self.draft is None or (present, since, trained) != (self.present, self._since, self._trained):
+        facts = present, since, trained, answer.get("warning") or ""
+        if self.draft is None or facts != (self.present, self._since, self._trained, self._warning):
             if self.draft in (None, self.present):
                 self.draft, self.discipline = present, present.discipline
-            moved, self.present, self._since, self._trained = present != self.present, present, since, trained
+            moved = present != self.present
+            self.present, self._since, self._trained, self._warning = facts
             self._show_in_force(present, since)
             if moved:
                 self._show_draft()
@@ -299,6 +301,8 @@ class PolicySection:
         self._in_force.clear()
         with self._in_force:
             tagged("p", f"{present.text} decides since {since}.").classes("gy-set-lead")
+            if self._warning:
+                tagged("p", sentence(self._warning)).classes("gy-set-warning")
             with ui.element("dl").classes("gy-set-facts"):
                 for part, docs in self.docs.items():
                     name = getattr(present, part)
