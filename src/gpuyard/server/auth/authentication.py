@@ -203,14 +203,27 @@ class Authenticator:
         return used
 
     def holder(self, token: Token, via: str) -> Caller:
-        role = Role(token.role)
+        """The caller with a token: its role, but never more than its owner's present rights."""
+        role, shared = Role(token.role), self._settings.shared
         uid, groups = self._account(token.user)
-        if self._settings.shared and role is not Role.VIEWER and (uid == NO_ACCOUNT or token.uid not in (None, uid)):
+        if shared and (token.uid not in (None, uid) or (uid == NO_ACCOUNT and role is not Role.VIEWER)):
             raise Forbidden(
                 f"token {token.id} is for {token.user}, who has no account on this machine any more; "
                 "ask an admin for another token"
             )
+        if role is Role.ADMIN and shared and not self._permissions.known(uid, via).admin:
+            role = Role.USER
         return Caller(uid, token.user, role is Role.ADMIN, groups, role, via, tuple(token.limits.split()))
+
+    def holds(self, caller: Caller) -> bool:
+        """Whether a caller still has the rights that a response began with: it may go on for hours."""
+        if not caller.via.startswith(("token", "session")):
+            return not caller.admin or self._permissions.known(caller.uid, caller.via).admin
+        token = self.credentials.token_of(caller.via)
+        try:
+            return token is not None and (self.holder(token, caller.via).admin or not caller.admin)
+        except Forbidden:
+            return False
 
     def _account(self, user: str) -> tuple[int, tuple[str, ...]]:
         """The uid and groups of a user: of any account on a shared machine, else of the daemon's own."""

@@ -109,13 +109,13 @@ _MOST_READ = 2**16  # bytes of a response in which the id of a new job is search
 
 
 class OutgoingResponse:
-    """Adds headers to one response, cuts it off when the caller's token ends, and writes it to the audit log."""
+    """Adds headers to one response, cuts it off when the caller's rights end, and writes it to the audit log."""
 
     def __init__(self, scope: Scope, send: Send, auth: Auth) -> None:
         self._scope, self._send, self._auth = scope, send, auth
         self._status = 0
         self._body = b""
-        self.cut = False  # whether it was cut off because the caller's token or session has ended
+        self.cut = False  # whether it was cut off because the caller's token, session or rights have ended
 
     async def send(self, message: Message) -> None:
         if self.cut:
@@ -134,7 +134,9 @@ class OutgoingResponse:
 
     async def _turn_away(self) -> None:
         self.cut, self._status = True, 401
-        answer = refusal(self._scope["path"], 401, "your token is good no more; make another with gpuyard token create")
+        answer = refusal(
+            self._scope["path"], 401, "your token or your rights have ended; ask again, or make another token"
+        )
         headers = [*answer.raw_headers, *self._more({"headers": answer.raw_headers})]
         await self._send({"type": "http.response.start", "status": 401, "headers": headers})
         await self._send({"type": "http.response.body", "body": answer.body})
@@ -160,8 +162,8 @@ class OutgoingResponse:
         return "nobody" if caller is None else caller.via
 
     def _holds(self) -> bool:
-        """Whether the caller's token or session is still valid: a response may go on for hours."""
-        return self._auth.credentials.holds(self._via)
+        caller = self._caller
+        return caller is None or self._auth.authenticator.holds(caller)
 
     def note(self) -> None:
         scope, status = self._scope, self._status
