@@ -198,7 +198,7 @@ class PeerProtocol(HttpToolsProtocol):
             self._hurry(_HEAD_TIME, transport)
         if self._whose is not None:
             self._open[self._whose] += 1
-        self.app_state = {**self.app_state, "abort": transport.abort}
+        self.app_state = {**self.app_state, "abort": transport.abort, "connection": {}}  # what all its requests share
         super().connection_made(transport)
         if self._whose and self._is_too_much(self._whose):
             transport.abort()

@@ -10,21 +10,22 @@ import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from starlette.types import Scope
 
 from gpuyard.config import Settings
+from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.local.accounts import group_names, name_of, uid_of
 from gpuyard.errors import GpuyardError
 from gpuyard.server.auth.credentials import CredentialStore, NoSuchToken, Token
 from gpuyard.server.auth.hosts import address_of, is_forwarded, network_of
 from gpuyard.server.auth.permissions import NO_ACCOUNT, Caller, Forbidden, Permissions, Role
 from gpuyard.server.paths import is_watchmen
-from gpuyard.server.sockets import Peer, RemoteSocket
+from gpuyard.server.sockets import Peer, RemoteSocket, process_with
 
 _MOST_FAILURES = 10
 _EVERY = 30.0  # seconds after which one of them is forgotten
@@ -144,8 +145,14 @@ class TooManyFailures(GpuyardError):
 class Authenticator:
     """Finds the caller of a request, and refuses users whom the daemon does not serve."""
 
-    def __init__(self, settings: Settings, permissions: Permissions, credentials: CredentialStore) -> None:
-        self.credentials, self.failures = credentials, FailureLimiter()
+    def __init__(
+        self,
+        settings: Settings,
+        permissions: Permissions,
+        credentials: CredentialStore,
+        job_with: Callable[[int], JobView | None],
+    ) -> None:
+        self.credentials, self.failures, self._job_with = credentials, FailureLimiter(), job_with
         self.tickets = Tickets()
         self._settings, self._permissions = settings, permissions
         self._accounts: dict[str, tuple[float, int, tuple[str, ...]]] = {}
@@ -188,6 +195,8 @@ class Authenticator:
             return replace(self.holder(token, claim.via), by_page=True)
         if kind == "nobody":
             return replace(ANONYMOUS, by_page=True)
+        if kind == "job":
+            raise LoggedOut
         return replace(self._served(claim.uid, claim.via), by_page=True, limits=claim.limits)
 
     def checked(self, text: str, place: str) -> Token:
@@ -244,17 +253,34 @@ class Authenticator:
         peer, far = state.get("peer"), state.get("far")
         if not is_forwarded(scope["headers"]):
             if isinstance(peer, Peer):
-                return self._served(peer.uid, "socket")
+                return self._within_job(self._served(peer.uid, "socket"), state, lambda: peer.pid)
             trusts = settings.local and settings.tokens != "required" and not settings.allowed_hosts
             if (
                 isinstance(far, RemoteSocket)
                 and trusts
                 and (settings.tokens != "none" or self._permissions.serves(far.uid))
             ):
-                return self._served(far.uid, "loopback")
+                return self._within_job(self._served(far.uid, "loopback"), state, lambda: process_with(far))
         if settings.tokens == "none":
             return ANONYMOUS
         raise Unauthenticated
+
+    def _within_job(self, caller: Caller, state: Mapping[str, Any], pid: Callable[[], int | None]) -> Caller:
+        """The caller, or the job that its process belongs to, if that was given less than its user has.
+
+        Only admins have more than what any job is given, so nobody else waits for the search; they do once.
+        """
+        if not caller.admin:
+            return caller
+        kept = state.get("connection", {})
+        if "job" not in kept:
+            kept["job"] = None if (found := pid()) is None else self._job_with(found)
+        job: JobView | None = kept["job"]
+        if job is None or job.kind == "lease" or not job.work.get("role"):
+            return caller
+        uid, groups = self._account(job.user)
+        limits = tuple(job.work.get("limits") or ())
+        return Caller(uid, job.user, False, groups, Role(job.work["role"]), f"job {job.id}", limits)
 
     def _served(self, uid: int, via: str) -> Caller:
         if not self._permissions.serves(uid):

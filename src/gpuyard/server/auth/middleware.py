@@ -9,12 +9,13 @@ import hashlib
 import hmac
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fastapi import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuyard.config import Settings
+from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import GpuyardError
 from gpuyard.server.auth.audit import REFUSALS, AuditEntry, AuditLog
 from gpuyard.server.auth.authentication import (
@@ -46,11 +47,15 @@ from gpuyard.server.responses import set_time_format
 
 class Auth:
     def __init__(
-        self, settings: Settings, permissions: Permissions, credentials: CredentialStore | None = None
+        self,
+        settings: Settings,
+        permissions: Permissions,
+        credentials: CredentialStore | None = None,
+        job_with: Callable[[int], JobView | None] = lambda pid: None,
     ) -> None:
         self.settings = settings
         self.credentials = credentials or CredentialStore()
-        self.authenticator = Authenticator(settings, permissions, self.credentials)
+        self.authenticator = Authenticator(settings, permissions, self.credentials, job_with)
         self.hosts = Hosts(settings)
         self.submitters = SubmitterLimits(settings)
         self.audit = AuditLog(self.credentials)

@@ -54,7 +54,8 @@ class Caller:
     groups: tuple[str, ...] = ()  # their Unix groups, the main one first; not one that is theirs alone
     role: Role = Role.USER
     via: str = "socket"
-    """How they were authenticated: `socket`, `loopback`, `token ID` or `session ID`; `nobody`: not at all."""
+    """How they were authenticated: `socket`, `loopback`, `token ID` or `session ID`; `job ID`: by the socket, as a
+    process of a job that was given fewer rights than its user's; `nobody`: not at all."""
     limits: tuple[str, ...] | None = ()
     """Limits (ulimit) for jobs of a token or by the page; None: they could not be read."""
     by_page: bool = False  # whether the page's process sends the request for them, with a ticket
@@ -120,6 +121,12 @@ class Permissions:
         most = self._settings.max_priority
         if most is not None and priority > most and not caller.admin:
             raise UserError(f"priority {priority:g} is more than you may ask for; {most:g} is the highest")
+
+    def job_role(self, caller: Caller) -> str:
+        """The role that requests of a caller's jobs have at most; empty: that of the user whom they run as."""
+        uid = caller.uid if self._settings.shared else os.geteuid()
+        limited = not caller.admin and uid != NO_ACCOUNT and self.known(uid, caller.via).admin
+        return Role.USER.value if limited else ""
 
     def check_policy(self, caller: Caller, policy: str) -> None:
         """Refuse policies from files to other users: the code runs in the daemon, with all its rights."""

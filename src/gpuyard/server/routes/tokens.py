@@ -126,7 +126,10 @@ class TokenRoutes:
 
     def _check(self, caller: Caller, user: str, role: Role) -> None:
         if caller.via not in ("socket", "loopback") and not caller.admin:
-            raise Forbidden("a token cannot make tokens, unless it is an admin's; do it on the daemon's machine")
+            raise Forbidden(
+                "a token cannot make tokens, nor can a job that was submitted with one, unless it is an admin's; do it "
+                "on the daemon's machine"
+            )
         if not _NAME.fullmatch(user) or user == ANONYMOUS.name:
             raise UserError(f"'{user}' cannot be a user's name; write letters, digits, and _ . - in between")
         if not caller.admin and (user != caller.name or role is Role.ADMIN):
