@@ -10,7 +10,7 @@ import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
@@ -99,6 +99,7 @@ def _text(data: bytes) -> str:
 
 
 COOKIE = "gpuyard_session"
+_MOST_COOKIES = 20  # with this name, of one request
 ANONYMOUS = Caller(NO_ACCOUNT, "anonymous", False, (), Role.USER, "nobody")
 PAGE = Caller(NO_ACCOUNT, "the page", False, (), Role.VIEWER, "page")
 """The page's process without a viewer: it may read what all may read."""
@@ -165,10 +166,11 @@ class Authenticator:
                 return self._with_ticket(text, scope)
             token = self.checked(text, source_of(scope, self._settings))
             return self.holder(token, f"token {token.id}")
-        secret = session_secret(headers)
-        if secret and (found := self.credentials.session(secret, source_of(scope, self._settings))) is not None:
-            session, token = found
-            return self.holder(token, f"session {session.id}")
+        for secret in session_secrets(scope["headers"]):
+            if (found := self.credentials.session(secret, source_of(scope, self._settings))) is not None:
+                session, token = found
+                scope["state"]["secret"] = secret
+                return self.holder(token, f"session {session.id}")
         return PAGE if by_page else self._ambient(scope)
 
     def _with_ticket(self, text: str, scope: Scope) -> Caller:
@@ -301,13 +303,11 @@ def shown_token(scope: Scope, headers: Mapping[bytes, bytes]) -> str:
     return parse_qs(query.decode("latin-1")).get("token", [""])[-1] if b"token=" in query else ""
 
 
-def session_secret(headers: Mapping[bytes, bytes]) -> str:
-    """The secret in the session's cookie; empty if there is none."""
-    for part in headers.get(b"cookie", b"").split(b";"):
-        name, _, value = part.strip().partition(b"=")
-        if name.decode("latin-1") == COOKIE:
-            return value.decode("latin-1")
-    return ""
+def session_secrets(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
+    """The secrets in cookies with the session's name: another server of this host, or a subpath, may set one, too."""
+    parts = [part.strip().partition(b"=") for name, value in headers if name == b"cookie" for part in value.split(b";")]
+    found = [value.decode("latin-1") for name, _, value in parts if name.decode("latin-1") == COOKIE and value]
+    return found[:_MOST_COOKIES]
 
 
 def source_of(scope: Scope, settings: Settings) -> str:

@@ -22,7 +22,6 @@ from gpuyard.server.auth.authentication import (
     Authenticator,
     TooManyFailures,
     Unauthenticated,
-    session_secret,
     shown_token,
 )
 from gpuyard.server.auth.credentials import CredentialStore
@@ -64,7 +63,7 @@ class Auth:
 _OWN = (b"same-origin", b"none")  # none: the user typed the address
 
 
-def check_origin(caller: Caller, method: str, path: str, headers: Mapping[bytes, bytes]) -> None:
+def check_origin(caller: Caller, method: str, path: str, headers: Mapping[bytes, bytes], secret: str) -> None:
     """Refuse what a page of another site may have sent: browsers add cookies, and the kernel names their user."""
     if caller.via.startswith("token") or caller.by_page:  # no page knows that of others, and no browser sends this
         return
@@ -74,7 +73,7 @@ def check_origin(caller: Caller, method: str, path: str, headers: Mapping[bytes,
     if method in SAFE or is_page(path) or not caller.via.startswith("session"):
         return
     given = headers.get(b"x-csrf-token", b"").decode("latin-1")
-    if not hmac.compare_digest(given.encode(), csrf_of(session_secret(headers)).encode()):
+    if not hmac.compare_digest(given.encode(), csrf_of(secret).encode()):
         raise Forbidden("the header X-CSRF-Token is missing or wrong; GET /api/v1/session tells what it must be")
     if b"origin" not in headers and site != b"same-origin":
         raise Forbidden("with a cookie, send the header Origin as well, as browsers do; or use a token")
@@ -248,7 +247,7 @@ class AuthMiddleware:
             state["caller"] = caller
             if foreign and not caller.via.startswith("token"):
                 raise Forbidden("a page of another origin gets this with a token only, as X-Auth-Token or ?token=")
-            check_origin(caller, method, path, headers)
+            check_origin(caller, method, path, headers, state.get("secret", ""))
             check_role(caller, method, path)
         check_page_request(method, path, headers)
         check_length(headers, body_limit(path, "caller" in state))

@@ -118,9 +118,12 @@ class Permissions:
             raise Forbidden(f"only {whose} may {what}, since the job is {whose}'s; ask {whose}, or {others}")
 
     def check_priority(self, caller: Caller, priority: float) -> None:
-        most = self._settings.max_priority
-        if most is not None and priority > most and not caller.admin:
-            raise UserError(f"priority {priority:g} is more than you may ask for; {most:g} is the highest")
+        most = self._settings.highest_priority
+        if priority > most and not caller.admin:
+            raise UserError(
+                f"priority {priority:g} is more than users may ask for here, which is {most:g} (setting max_priority); "
+                f"ask for {most:g} or less, or ask an admin, who may give a job any priority"
+            )
 
     def job_role(self, caller: Caller) -> str:
         """The role that requests of a caller's jobs have at most; empty: that of the user whom they run as."""

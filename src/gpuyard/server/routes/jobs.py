@@ -150,7 +150,8 @@ class JobRoutes:
     async def edit(self, request: Request, job: str, given: Changes) -> Response:
         """Change what a job, or the open tasks of an array, ask for; null takes something back."""
         permissions, commands = self._context.permissions, self._context.commands
-        permissions.check_priority(permissions.caller(request), given.priority)
+        if "priority" in given.given:
+            permissions.check_priority(permissions.caller(request), given.priority)
         if not given.given:
             raise UserError("there is nothing to change; say for example priority or time_limit")
         dependency = (given.dependency or "") if "dependency" in given.given else None
