@@ -105,7 +105,7 @@ def guard(own_port: int) -> None:
         def to(connection: socket.socket, address: Any) -> Any:
             if connection.family not in (socket.AF_INET, socket.AF_INET6):
                 raise PermissionError(errno.EACCES, "it is not on the network")
-            found = socket.getaddrinfo(*address[:2], connection.family, connection.type)[0][4]
+            found = socket.getaddrinfo(address[0], address[1], connection.family, connection.type)[0][4]
             if is_own(connection.family, found, own_port):
                 raise PermissionError(errno.EACCES, _OWN)
             return connect(connection, (*found[:2], *address[2:]))
@@ -117,7 +117,7 @@ def guard(own_port: int) -> None:
         end(connection, *given, **more)
 
     end = http.client.HTTPConnection.endheaders
-    http.client.HTTPConnection.endheaders = end_headers  # type: ignore[method-assign]
+    http.client.HTTPConnection.endheaders = end_headers  # type: ignore[method-assign, assignment]
     socket.socket.connect = guarded(socket.socket.connect)  # type: ignore[method-assign]
     socket.socket.connect_ex = guarded(socket.socket.connect_ex)  # type: ignore[method-assign]
 

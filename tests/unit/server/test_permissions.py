@@ -115,6 +115,11 @@ def test_nobody_is_trusted_whom_the_kernel_does_not_name() -> None:
 
 def test_the_group_that_counts_is_one_that_rules_name() -> None:
     ann = Caller(1001, "ann", False, ("staff", "students", "video"))
-    assert ann.group(None) == ann.group(Rules()) == "staff"
-    assert ann.group(Rules(quotas=(("@video", Quota(1)),), weights=(("@students", 2.0),))) == "students"
+    assert ann.group(None) == ann.group(Rules()) == "staff,students,video"
+    rules = Rules(quotas=(("@video", Quota(1)),), weights=(("@students", 2.0),))
+    assert ann.group(rules) == "students,video,staff"
     assert Caller(1002, "bob", False).group(Rules()) == ""
+    alone = Caller(1002, "bob", False, ("bob", "video"))
+    assert alone.group(Rules()) == "video,bob", "a group of one's own shares with nobody, but its quota counts"
+    assert Caller(1002, "bob", False, ("bob",)).group(Rules()) == ",bob"
+    assert alone.group(Rules(weights=(("@bob", 2.0),))) == "bob,video"

@@ -44,13 +44,13 @@ def groups_of(uid: int) -> frozenset[int]:
 
 
 def group_names(uid: int) -> tuple[str, ...]:
-    """The names of a user's groups, the main one first; without a private group."""
+    """The names of a user's groups, the main one first."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
         return ()
     names = [_group_name(gid) for gid in os.getgrouplist(entry.pw_name, entry.pw_gid)]
-    return tuple(name for name in dict.fromkeys(names) if name and name != entry.pw_name)
+    return tuple(filter(None, dict.fromkeys(names)))
 
 
 def _group_name(gid: int) -> str:

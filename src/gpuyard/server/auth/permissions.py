@@ -23,6 +23,7 @@ from gpuyard.server.sockets import Peer, RemoteSocket, process_with
 
 _KEEP = 2.0  # seconds for which an account is cached
 _MOST_CALLERS = 1000
+_MOST_GROUPS = 50  # of one user that quotas count, those with a quota first
 
 
 class Forbidden(GpuyardError):
@@ -51,7 +52,7 @@ class Caller:
     uid: int  # `NO_ACCOUNT` if they have none on this machine
     name: str
     admin: bool
-    groups: tuple[str, ...] = ()  # their Unix groups, the main one first; not one that is theirs alone
+    groups: tuple[str, ...] = ()  # their Unix groups, the main one first
     role: Role = Role.USER
     via: str = "socket"
     """How they were authenticated: `socket`, `loopback`, `token ID` or `session ID`; `job ID`: by the socket, as a
@@ -65,9 +66,12 @@ class Caller:
         return f"{self.via}, page" if self.by_page else self.via
 
     def group(self, rules: Rules | None) -> str:
-        """The group for quotas and shares: the first that the rules name, else the main one."""
+        """Their groups as of a `Request`; for shares the first that the rules name, else one that is not theirs alone."""
         named = {name for name, _ in (*rules.quotas, *rules.weights)} if rules is not None else set()
-        return next((group for group in self.groups if f"@{group}" in named), next(iter(self.groups), ""))
+        by_rule = [group for group in self.groups if f"@{group}" in named]
+        share = next(iter((*by_rule, *(group for group in self.groups if group != self.name))), "")
+        others = dict.fromkeys(group for group in (*by_rule, *self.groups) if group != share)
+        return ",".join((share, *list(others)[:_MOST_GROUPS]))
 
 
 class Permissions:
