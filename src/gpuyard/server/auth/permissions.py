@@ -66,7 +66,7 @@ class Caller:
         return f"{self.via}, page" if self.by_page else self.via
 
     def group(self, rules: Rules | None) -> str:
-        """Their groups as of a `Request`; for shares the first that the rules name, else one that is not theirs alone."""
+        """Their groups as of a `Request`: for shares the first that the rules name, or one that is not theirs alone."""
         named = {name for name, _ in (*rules.quotas, *rules.weights)} if rules is not None else set()
         by_rule = [group for group in self.groups if f"@{group}" in named]
         share = next(iter((*by_rule, *(group for group in self.groups if group != self.name))), "")
