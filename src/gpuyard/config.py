@@ -105,7 +105,8 @@ class Settings(NamedTuple):
     admin_group: str = "gpuyard-admin"
     """The Unix group whose members may do to everybody's jobs what their owners may, and set the policy."""
     max_priority: float | None = None
-    """The highest priority that users other than admins may ask for."""
+    """The highest priority that users other than admins may ask for. Not said: 0 where the daemon serves several
+    users, and any (`inf`) where it serves one."""
     bind: str = "127.0.0.1"
     """The address to listen at on TCP; any but a loopback address wants tokens."""
     port: int | None = None
@@ -153,6 +154,13 @@ class Settings(NamedTuple):
     def shared(self) -> bool:
         """Whether the daemon serves all users of this machine, and runs jobs as their owners."""
         return _is_root() and not self.single_user
+
+    @property
+    def highest_priority(self) -> float:
+        """The highest priority that users other than admins may ask for."""
+        if self.max_priority is not None:
+            return self.max_priority
+        return 0.0 if self.shared else math.inf
 
     @property
     def local(self) -> bool:

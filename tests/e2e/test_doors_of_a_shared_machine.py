@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import subprocess
 from collections.abc import Iterator
 from http.client import HTTPMessage
 from typing import Any
@@ -82,6 +83,27 @@ def test_nobody_gets_a_token_for_more_than_they_are(
         assert ask(url, "PUT", "/api/v1/policy", {"policy": "sjf"}, token=plain).status == 403, "no admin's token"
     until(lambda: ask(url, "GET", "/api/v1/jobs", token=plain).status == 403, "the end of an account's tokens")
     assert "has no account on this machine any more" in ask(url, "GET", "/api/v1/jobs", token=plain).detail
+
+
+def test_a_token_has_no_rights_that_its_owner_has_lost(
+    shared: Yard, ann: User, bob: User, groups: tuple[str, str]
+) -> None:
+    url = shared.client.status()["url"]
+    with pytest.raises(Refused, match=f"{bob.name} is not an admin here, so an admin token of {bob.name} would be"):
+        shared.client.make_token(bob.name, role="admin")
+    reply = post(shared, ann, "/api/v1/jobs", job(ann, "sh", "-c", "echo mine; exec sleep 1000"))
+    log = f"/api/v1/jobs/{reply.json['id']}/log"
+    with reachable_folder() as folder, made(folder, f"{ann.name}y", groups[1]) as boss:
+        token = boss.do(lambda: shared.client.make_token(role="admin"))["token"]
+        until(lambda: b"mine" in ask(url, "GET", log, token=token).body)
+        cookie = ask(url, "POST", "/api/v1/session", {"token": token}).headers["set-cookie"].partition(";")[0]
+        subprocess.run(["gpasswd", "-d", boss.name, groups[1]], check=True, capture_output=True)
+        until(lambda: ask(url, "GET", log, token=token).status == 403, "the end of an admin's rights")
+        assert ask(url, "POST", "/api/v1/tokens", {"role": "admin"}, token=token).status == 403
+        who = ask(url, "GET", "/api/v1/session", headers={"Cookie": cookie}).json
+        assert (who["user"], who["role"]) == (boss.name, "user")
+        assert ask(url, "GET", "/api/v1/jobs", token=token).status == 200, "what every user may do is left"
+    shared.client.cancel(reply.json["id"])
 
 
 def test_limits_cannot_be_left_behind(shared: Yard, ann: User) -> None:

@@ -88,7 +88,7 @@ def test_a_users_modules_are_not_loaded_by_what_sends_their_notifications(
     a.user.do(plant)
     monkeypatch.setattr(sys, "executable", os.path.realpath(sys.executable))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    courier = MessageSender(Settings(a.yard.data_dir, Path(a.yard.client.socket)))
+    courier = MessageSender(Settings(a.yard.data_dir, Path(a.yard.client.socket)), 0)
     assert courier.check(a.user.name, "json://localhost/") == ""
     assert not trace.exists()
 

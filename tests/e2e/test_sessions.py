@@ -47,6 +47,15 @@ def test_a_cookie_alone_changes_nothing(door: Door) -> None:
         assert (reply.status, why in reply.detail) == (403, True), reply
 
 
+def test_a_bad_cookie_before_a_good_one_harms_nobody(door: Door) -> None:
+    """Another server of the same host, or an earlier daemon, may have set one of the same name."""
+    page = door.login(door.token())
+    both = f"gpuyard_session=stale; other=1; gpuyard_session=; {page['Cookie']}; gpuyard_session=later"
+    assert door("GET", "/v1/session", headers={"Cookie": both}).json["csrf"] == page["X-CSRF-Token"]
+    assert door("POST", "/v1/jobs", JOB, headers={**page, "Cookie": both}).status == 201
+    assert door("POST", "/v1/jobs", JOB, headers={**page, "Cookie": both, "X-CSRF-Token": "x"}).status == 403
+
+
 def test_watchmens_way_in(door: Door) -> None:
     token = door.token()
 

@@ -335,7 +335,7 @@ def _may(desk: Desk, action: Callable[[Client], Any]) -> bool:
 
 
 def test_the_highest_priority_is_for_admins(a: Desk) -> None:
-    with pytest.raises(Refused, match="priority 6 is more than you may ask for; 5 is the highest") as refusal:
+    with pytest.raises(Refused, match="priority 6 is more than users may ask for here, which is 5") as refusal:
         a.submit("true", priority=6)
     assert refusal.value.status == 422
     assert a.yard.client.submit(["true"], priority=6)

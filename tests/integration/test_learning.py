@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,16 @@ def test_the_same_seed_gives_the_same_file(problem: Problem, tmp_path: Path) -> 
     assert load(str(tmp_path / "a.json")).hash == first.hash
 
 
+class Planted:
+    """What makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._path,)
+
+
 def test_an_interrupted_training_goes_on(problem: Problem, tmp_path: Path) -> None:
     def stop(step: Step, total: int) -> None:
         if step.generation == 2:
@@ -69,6 +80,13 @@ def test_an_interrupted_training_goes_on(problem: Problem, tmp_path: Path) -> No
         train([problem], SMALL, processes=1, watch=stop, checkpoint=kept)
     with pytest.raises(UserError, match="is of another training"):
         train([problem], replace(SMALL, window=50), processes=1, checkpoint=kept)
+    whole_file = kept.read_bytes()
+    for planted in (pickle.dumps(Planted(tmp_path / "ran")), b"{}", whole_file.replace(b'"_mean"', b'"_eman"')):
+        kept.write_bytes(planted)
+        with pytest.raises(UserError, match="cannot be read, so that training cannot go on"):
+            train([problem], SMALL, processes=1, checkpoint=kept)
+    assert not (tmp_path / "ran").exists(), "a file is numbers, and runs nothing"
+    kept.write_bytes(whole_file)
     rest: list[int] = []
     resumed, _ = train([problem], SMALL, processes=1, watch=lambda s, _: rest.append(s.generation), checkpoint=kept)
     assert rest == [3, 4]

@@ -17,7 +17,7 @@ from gpuyard.adapt.rates import RatePlan
 from gpuyard.adapt.signals import Interrupted, Signals
 from gpuyard.adapt.torchrates import agreed, set_rates
 from gpuyard.errors import UserError
-from gpuyard.policies.model_files import replace_file
+from gpuyard.files import replace_file
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments

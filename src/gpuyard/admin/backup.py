@@ -27,6 +27,7 @@ from gpuyard.daemon.store.log import VERSION
 from gpuyard.engines.local import output, stored_attempts
 from gpuyard.errors import UserError
 from gpuyard.faults import point
+from gpuyard.files import replacing
 from gpuyard.spec.notation import number_of
 
 FORMAT = 1
@@ -248,13 +249,10 @@ def _take_out(archive: tarfile.TarFile, member: str | tarfile.TarInfo, target: P
     stream = archive.extractfile(member)
     if stream is None:
         raise UserError("what should be a file in the backup is none; it is damaged")
-    new = target.with_name(f".{target.name}.new")
-    with stream, open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as sink:
-        while piece := stream.read(2**20):
-            sink.write(piece)
+    with stream, replacing(target, durable=False, mode=0o600) as new, open(new, "wb") as sink:
+        shutil.copyfileobj(stream, sink, 2**20)
         sink.flush()
         os.fsync(sink.fileno())
-    os.replace(new, target)
 
 
 def _digest(path: Path) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 import gpuyard
 from gpuyard.config import FLAGS, Settings, settings
 from gpuyard.errors import UserError
+from gpuyard.files import replacing
 
 UNIT = "gpuyard.service"
 _LINGER = Path("/var/lib/systemd/linger")
@@ -167,10 +168,9 @@ def write(path: Path, text: str) -> bool:
         if path.is_file() and path.read_text(errors="replace") == text:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f".{path.name}.{os.getpid()}")
-        new.write_text(text)
-        new.chmod(0o644)
-        os.replace(new, path)
+        with replacing(path) as new:
+            new.write_text(text)
+            new.chmod(0o644)
     except PermissionError as error:
         raise UserError(f"{path} cannot be written; be root for --system, or use --user") from error
     return True

@@ -5,7 +5,6 @@ Tokens are in `hosts.toml` in the user's configuration directory, readable only 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -132,18 +131,13 @@ def _read(path: Path) -> dict[str, Known]:
 def _write(path: Path, kept: Mapping[str, Known]) -> None:
     """Write atomically; the file is never readable by others."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write("# Written by gpuyard login. A token stands for its owner: show this file to nobody.\n")
-            for url, one in sorted(kept.items()):
-                file.write(f"\n[{_quoted(url)}]\ntoken = {_quoted(one.token or '')}\n")
-                file.write(f"ca = {_quoted(one.ca)}\n" if one.ca else "")
-        os.replace(beside, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            beside.unlink()
-        raise
+    from gpuyard.files import replacing  # lazily: most commands write no such file
+
+    with replacing(path, durable=False, mode=0o600) as draft, draft.open("w", encoding="utf-8") as file:
+        file.write("# Written by gpuyard login. A token stands for its owner: show this file to nobody.\n")
+        for url, one in sorted(kept.items()):
+            file.write(f"\n[{_quoted(url)}]\ntoken = {_quoted(one.token or '')}\n")
+            file.write(f"ca = {_quoted(one.ca)}\n" if one.ca else "")
 
 
 def _quoted(text: str) -> str:

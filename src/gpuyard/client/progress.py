@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
-import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 VARIABLE = "GPUYARD_PROGRESS"  # the environment variable that names a job's file
 NUMBER = r"\d{1,15}(?:\.\d{0,20})?(?:e[-+]?\d{1,3})?"
@@ -50,10 +50,7 @@ def numbers(done: str, total: str | None) -> tuple[float, float] | None:
 
 
 def _write(path: str, text: str) -> None:
-    beside = f"{path}.{os.getpid()}.{threading.get_ident()}"
-    file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(file, text.encode("ascii"))
-    finally:
-        os.close(file)
-    os.replace(beside, path)
+    from gpuyard.files import replacing  # lazily: few scripts that import this tell how far they are
+
+    with replacing(Path(path), durable=False, mode=0o600) as draft:
+        draft.write_text(text, encoding="ascii")

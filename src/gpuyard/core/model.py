@@ -61,7 +61,8 @@ class Request:
     cpus: float = 0.0  # CPU cores in all; they count on clusters that say how many they have
     host_memory: float = 0.0  # bytes of the machine's own memory in all; they count like CPUs
     gpu_types: str = ""  # suitable GPU models, with | between them; empty: any
-    group: str = ""  # the user's group, for shares and quotas; empty: none
+    group: str = ""
+    """The user's groups, with commas between them: first the one for shares, or nothing; quotas count them all."""
     begin: float = 0.0  # not before this time
     limit: float = math.inf  # seconds after which it is sure to have ended
     notice: float = 0.0  # if it is preemptible: seconds that it may take to stop

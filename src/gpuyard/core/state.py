@@ -273,7 +273,7 @@ class State:
         self.virtual_time = 0.0
         self.numbers = 0  # how many numbers jobs have drawn to take turns by
         self.user_of: dict[str, int] = {}
-        self.group_of: list[str] = []  # the group of each user; empty: none
+        self.group_of: list[str] = []  # the groups of each user, as of `Request`
         self.used: list[float] = []
         self.last_finish: list[float] = []
         self.seen: tuple[int, float, Any] | None = None
@@ -286,7 +286,7 @@ class State:
         users, gpus = self.table.user[rows], self.table.gpus[rows]
         held = np.maximum(now - self.table.started[rows], 0.0)
         if self.rules is not None:
-            names, groups = list(self.user_of), self.group_of
+            names, groups = list(self.user_of), [groups.partition(",")[0] for groups in self.group_of]
             return fair_usage(self.ledger, self.rules, names, groups, users, gpus, held, now)
         totals = np.array(self.used)
         return totals + np.bincount(users, weights=held * gpus, minlength=len(totals))

@@ -135,14 +135,16 @@ class Limits:
         faded = state.usage(now)
         found = [
             UserShare(
-                name, state.group_of[user], weight_of(rules, name), quota_of(rules, name),
+                name, state.group_of[user].partition(",")[0], weight_of(rules, name), quota_of(rules, name),
                 _held(state, user), in_week(state, user, now) / HOUR, float(faded[user]) / HOUR,
             )
             for name, user in state.user_of.items()
         ]  # fmt: skip
         named = [name for name in dict.fromkeys([*quotas, *dict(rules.weights)]) if name not in state.user_of]
+        users = list(found)
         for name in named:
-            members = [s for s in found if name == f"@{s.group}" and s.group]
+            of_all = ((s, state.group_of[state.user_of[s.user]].split(",")) for s in users if name.startswith("@"))
+            members = [s for s, groups in of_all if name[1:] in groups]
             had = sum(s.gpus for s in members), sum(s.week for s in members)
             found.append(UserShare(name, "", weight_of(rules, name), quota_of(rules, name), *had, 0.0))
         return found
@@ -150,7 +152,8 @@ class Limits:
 
 def refusal(state: State, request: Request) -> str | None:
     """Why a job can never start under the quotas; None if it can."""
-    for who in (request.user, f"@{request.group}") if state.rules is not None else ():
+    groups = [f"@{group}" for group in request.group.split(",") if group]
+    for who in (request.user, *groups) if state.rules is not None else ():
         most = quota_of(state.rules or Rules(), who).gpus
         if 0 < most < request.gpus:
             return f"wants {request.gpus} GPUs, and {who} may have {most} at once (gpuyard quota shows that)"

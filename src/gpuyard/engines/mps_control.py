@@ -24,6 +24,7 @@ from gpuyard.engines.local import privileges, processes
 from gpuyard.engines.local.accounts import Account
 from gpuyard.engines.local.wrapper import passes
 from gpuyard.errors import UserError
+from gpuyard.files import write_atomically
 
 _MOST_SAID = 2000  # bytes of what it printed that are worth telling
 _NEEDLESS = re.compile(r"[\x00-\x1f\x7f]+")
@@ -183,10 +184,8 @@ class Control:
             "gpu": self.gpu, "device": self.device, "uid": self.uid, "user": self.user, "pipe": self.pipe,
             "life": self.life, "attempts": sorted(self.attempts),
         }  # fmt: skip
-        new = self._record.with_suffix(".new")
         try:
-            new.write_text(json.dumps(found))
-            new.replace(self._record)
+            write_atomically(self._record, json.dumps(found).encode())
         except OSError as error:
             raise EngineError(f"cannot write to {self.place}: {error.strerror}") from error
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuyard.experiments.design import JobResult, RunResult
-from gpuyard.figures.files import cell, csv_text
+from gpuyard.files import cell, csv_text
 from gpuyard.recordings.series import Recording
 from gpuyard.units import format_number
 

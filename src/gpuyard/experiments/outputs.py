@@ -25,7 +25,6 @@ from gpuyard.experiments.design import LAYOUTS, Experiment, RunResult
 from gpuyard.experiments.measures import jobs_csv, lines, speedups, summary_csv
 from gpuyard.experiments.results_folder import Results, Run
 from gpuyard.figures.axes import label_axis, label_time
-from gpuyard.figures.files import write_atomically
 from gpuyard.figures.html_page import heading, image, lead, page, soft
 from gpuyard.figures.panels import DRAWN_AS_ROWS, Axis, Named, axis_of, highest, panels, scale_of
 from gpuyard.figures.style import (
@@ -39,6 +38,7 @@ from gpuyard.figures.style import (
     save,
     styled,
 )
+from gpuyard.files import write_atomically
 from gpuyard.monitor import plots
 from gpuyard.monitor.plots import draw_line, legend, value_axis, write_plots
 from gpuyard.recordings.series import METRICS, Recording

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from gpuyard.errors import UserError
 from gpuyard.experiments.design import Experiment, JobResult, RunResult, Scheduler
-from gpuyard.figures.files import write_atomically
+from gpuyard.files import write_atomically
 from gpuyard.recordings.series import Recording
 from gpuyard.recordings.textform import read_recording, write_recording
 from gpuyard.units import format_number

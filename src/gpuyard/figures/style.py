@@ -13,7 +13,7 @@ import matplotlib.style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from gpuyard.figures.files import write_atomically
+from gpuyard.files import write_atomically
 
 INK = "#2b2b2b"
 COLOURS = ("#1f6fb4", "#d1493f", "#2f9e44", "#ee8a12", "#8a56ac", "#12a5b8", "#7a5238", "#444444")

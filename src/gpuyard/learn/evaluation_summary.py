@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuyard.figures.files import csv_text
+from gpuyard.files import csv_text
 from gpuyard.learn.arena import OBJECTIVES
 from gpuyard.learn.evaluation import LEARNED, PREEMPTIVE, Evaluation
 from gpuyard.policies.trained_policy import Learned

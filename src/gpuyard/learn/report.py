@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 
 from gpuyard.errors import UserError
 from gpuyard.figures import html_page as html
-from gpuyard.figures.files import write_atomically
 from gpuyard.figures.html_page import Column
 from gpuyard.figures.style import png_bytes, svg_bytes
+from gpuyard.files import write_atomically
 from gpuyard.learn import policy_figures
 from gpuyard.learn.arena import OBJECTIVES
 from gpuyard.learn.evaluation import LEARNED, PREEMPTIVE, Evaluation

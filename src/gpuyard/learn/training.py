@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +13,10 @@ import numpy as np
 from cmaes import CMA
 
 from gpuyard.errors import UserError
+from gpuyard.files import replace_file
 from gpuyard.learn.search import LONGEST, Baseline, Trials, clone_heuristic, fitness, sample_queues, tuned_rule
 from gpuyard.learn.trace_windows import Problem, Span, Window, cut, draw
 from gpuyard.policies.features import COLUMNS, features
-from gpuyard.policies.model_files import replace_file
 from gpuyard.policies.network import BASES, JOB_FEATURES, SIZES, Network, untrained
 from gpuyard.policies.trained_policy import Learned
 from gpuyard.sim.trace import Floats
@@ -175,13 +174,13 @@ def _search(
     while len(course.steps) < recipe.generations and course.unimproved < recipe.patience:
         if len(course.steps) >= recipe.linear * recipe.generations and course.search.dim < len(start.parameters):
             course.search = _widened(course, start, recipe)
-        # The package does not pickle its random numbers: with these, a resumed training is the same.
+        # A checkpoint has no state of random numbers: with these, a resumed training is the same.
         course.search._rng = np.random.RandomState([recipe.seed, len(course.steps)])
         asked = [course.search.ask() for _ in range(recipe.population)]
         tried = trials.outcomes([_with(start, x).weights for x in asked])
         found = [fitness(outcomes, cost, p99, recipe.longest) for outcomes in tried]
         course.search.tell([(x, f.value) for x, f in zip(asked, found, strict=True)])
-        course.search = pickle.loads(pickle.dumps(course.search))  # rounds it, as a checkpoint would
+        course.search = _search_of(_numbers_of(course.search))  # rounds it, as a checkpoint would
         generation, checked = len(course.steps) + 1, None
         if generation % recipe.check_every == 0 or generation == recipe.generations:
             mean = _with(start, course.search.mean)
@@ -192,7 +191,7 @@ def _search(
         best = min([s.best for s in course.steps[-1:]] + ([] if checked is None else [checked]), default=np.inf)
         course.steps.append(Step(generation, min(found).ratio, checked, best))
         if checkpoint is not None:
-            replace_file(checkpoint, pickle.dumps((_fingerprint(problems, recipe), course)))
+            replace_file(checkpoint, _written(course, _fingerprint(problems, recipe)))
         if watch is not None:
             watch(course.steps[-1], recipe.generations)
 
@@ -265,13 +264,54 @@ def _fingerprint(problems: Sequence[Problem], recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
+def _written(course: Course, fingerprint: str) -> bytes:
+    found = {
+        "fingerprint": fingerprint,
+        "search": _numbers_of(course.search),
+        "best": course.best.tolist(),
+        "best_value": course.best_value,
+        "steps": course.steps,
+        "unimproved": course.unimproved,
+    }
+    return json.dumps(found).encode()
+
+
 def _resumed(path: Path | None, problems: Sequence[Problem], recipe: Recipe) -> Course | None:
     if path is None or not path.is_file():
         return None
     try:
-        fingerprint, course = pickle.loads(path.read_bytes())
-    except Exception:  # without it, training cannot continue
+        found = json.loads(path.read_bytes())
+        fingerprint, best = found["fingerprint"], np.array(found["best"], float)
+        steps = [Step(*step) for step in found["steps"]]
+        course = Course(_search_of(found["search"]), best, float(found["best_value"]), steps, int(found["unimproved"]))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):  # without it, training cannot continue
         raise UserError(f"{path} cannot be read, so that training cannot go on; remove it to begin anew") from None
-    if fingerprint != _fingerprint(problems, recipe) or not isinstance(course, Course):
+    if fingerprint != _fingerprint(problems, recipe):
         raise UserError(f"{path} is of another training: other traces or options; remove it, or choose another --out")
     return course
+
+
+def _numbers_of(search: CMA) -> dict[str, Any]:
+    """The state of a search in numbers, lists of them and None, which JSON can hold."""
+    return {name: np.asarray(value).tolist() for name, value in search.__getstate__().items()}
+
+
+def _search_of(numbers: Mapping[str, Any]) -> CMA:
+    """The search with such a state; raises where a file does not hold what a search has."""
+    search = CMA(np.zeros(len(numbers["_mean"])), 1.0, population_size=int(numbers["_popsize"]))
+    state = search.__getstate__()
+    if state.keys() != numbers.keys():
+        raise ValueError("the state of another kind of search")
+    for name, value in state.items():
+        given = numbers[name]
+        if isinstance(value, np.ndarray):
+            given = np.array(given, value.dtype)
+            if given.shape != value.shape:
+                raise ValueError(f"{name} has another shape")
+        elif isinstance(value, np.generic):
+            given = value.dtype.type(given)
+        elif not isinstance(given, bool | int | float | None):
+            raise TypeError(f"{name} is no number")
+        state[name] = given
+    search.__setstate__(state)
+    return search

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuyard.errors import UserError
-from gpuyard.figures.files import write_atomically
+from gpuyard.files import write_atomically
 from gpuyard.recordings.series import Recording, Subject
 
 HEADER = "index, timestamp, name, utilization.gpu [%], utilization.memory [%], power.draw [W]"

@@ -14,7 +14,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpuyard.errors import UserError
 from gpuyard.figures.axes import label_time, time_unit
-from gpuyard.figures.files import csv_text, write_atomically
 from gpuyard.figures.panels import (
     DRAWN_AS_ROWS,
     Axis,
@@ -44,6 +43,7 @@ from gpuyard.figures.style import (
     styled,
     svg_bytes,
 )
+from gpuyard.files import csv_text, write_atomically
 from gpuyard.monitor.forecasts import Evaluation
 from gpuyard.recordings.series import METRICS, USUAL, Floats, Metric
 from gpuyard.units import format_plain

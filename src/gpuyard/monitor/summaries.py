@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuyard.api.types import Job
 from gpuyard.client.client import Client
-from gpuyard.figures.files import csv_text, write_atomically
+from gpuyard.files import csv_text, write_atomically
 from gpuyard.recordings.series import Floats, Recording, Series, Subject, energy
 
 if TYPE_CHECKING:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import errno
+import http.client
 import json
 import logging
 import os
@@ -12,8 +14,9 @@ import pwd
 import re
 import select
 import signal
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote
@@ -26,6 +29,7 @@ _TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 _MOST_ERROR = 300
 _PROGRAMS = ("json", "jsons", "form", "forms")  # what is read by programs: it is given the facts as fields, too
 _TYPES = {"finish": "success", "failure": "failure", "timeout": "warning", "long-wait": "warning"}
+_OWN = "this is an address of the daemon itself"
 _CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 
 
@@ -55,8 +59,9 @@ def main() -> None:
     apprise.Apprise.instantiate("json://localhost")  # loads all plugins, while their files can be read
     _become(sys.argv[1:])
     wanted = json.load(sys.stdin)
+    guard(wanted["own_port"])
     if "check" in wanted:
-        _answer({"error": checked(wanted["check"])})
+        _answer({"error": checked(wanted["check"], wanted["own_port"])})
         return
     places: dict[str, list[dict[str, Any]]] = {}
     for parcel in wanted["parcels"]:
@@ -88,6 +93,45 @@ def _become(words: list[str]) -> None:
     if not os.access(certifi.where(), os.R_OK):
         system = next((path for path in _CERTIFICATES if os.access(path, os.R_OK)), "")
         os.environ.update({"REQUESTS_CA_BUNDLE": system, "SSL_CERT_FILE": system} if system else {})
+
+
+def guard(own_port: int) -> None:
+    """Let no connection reach the daemon, which would take us for the user whom we run as, whatever its URL calls it.
+
+    `Via` in what is sent tells other daemons of this machine that somebody else is behind the request.
+    """
+
+    def guarded(connect: Callable[..., Any]) -> Callable[..., Any]:
+        def to(connection: socket.socket, address: Any) -> Any:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                raise PermissionError(errno.EACCES, "it is not on the network")
+            found = socket.getaddrinfo(address[0], address[1], connection.family, connection.type)[0][4]
+            if is_own(connection.family, found, own_port):
+                raise PermissionError(errno.EACCES, _OWN)
+            return connect(connection, (*found[:2], *address[2:]))
+
+        return to
+
+    def end_headers(connection: http.client.HTTPConnection, *given: Any, **more: Any) -> None:
+        connection.putheader("Via", "1.1 gpuyard")
+        end(connection, *given, **more)
+
+    end = http.client.HTTPConnection.endheaders
+    http.client.HTTPConnection.endheaders = end_headers  # type: ignore[method-assign, assignment]
+    socket.socket.connect = guarded(socket.socket.connect)  # type: ignore[method-assign]
+    socket.socket.connect_ex = guarded(socket.socket.connect_ex)  # type: ignore[method-assign]
+
+
+def is_own(family: int, address: tuple[Any, ...], own_port: int) -> bool:
+    """Whether the daemon may listen there: at its port, and an address of this machine, which one can bind to."""
+    if address[1] != own_port:
+        return False
+    with socket.socket(family, socket.SOCK_STREAM) as trial:
+        try:
+            trial.bind((address[0], 0, *address[2:]))
+        except OSError:
+            return False
+    return True
 
 
 def _send_all(parcels: list[dict[str, Any]]) -> None:
@@ -129,8 +173,8 @@ def send(parcel: dict[str, Any]) -> str:
         return "" if sent else _short(heard.reason(), parcel["url"])
 
 
-def checked(url: str) -> str:
-    """Why a URL cannot be used; empty if it can."""
+def checked(url: str, own_port: int = 0) -> str:
+    """Why a URL cannot be used; empty if it can, as far as one can tell without sending."""
     import apprise
 
     with _captured_log() as heard:
@@ -141,7 +185,20 @@ def checked(url: str) -> str:
         if made is None:
             reason = heard.reason()
             return "nothing of this kind is known" if "Unparseable" in reason else _short(reason, url)
-        return "it stays on the daemon's machine" if _is_local(made) else ""
+        if _is_local(made):
+            return "it stays on the daemon's machine"
+        return _OWN if _leads_to_daemon(made, own_port) else ""
+
+
+def _leads_to_daemon(made: Any, own_port: int) -> bool:
+    port = getattr(made, "port", None) or (443 if getattr(made, "secure", False) else 80)
+    if port != own_port or not getattr(made, "host", ""):
+        return False
+    try:
+        places = socket.getaddrinfo(made.host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # it may be known later
+        return False
+    return any(is_own(family, address, own_port) for family, *_, address in places)
 
 
 def _is_local(made: Any) -> bool:

@@ -16,7 +16,7 @@ from gpuyard.errors import UserError, suggest
 from gpuyard.notify.subscriptions import DEFAULT_EVENTS, LONG_WAIT_SECONDS, REMOVED, mask
 
 VERSION = 1
-MOST_SUBSCRIPTIONS = 50  # of one user
+MOST_SUBSCRIPTIONS, MOST_URLS = 50, 1000  # of one user: by name, and given with jobs
 MOST_WAITING = 1000  # deliveries of one user that may wait to be sent; what comes then is dropped and reported
 _DAY = 86400.0
 _KEPT, _FAILURES_KEPT, _URLS_KEPT = 7 * _DAY, 30 * _DAY, 30 * _DAY
@@ -108,7 +108,9 @@ class Outbox:
 
     def add(self, new: Subscription, now: float) -> Subscription:
         """Store a subscription; on disk when this returns."""
-        mine = [one for one in self.subscriptions(new.user) if not one.of_jobs]
+        mine = [one for one in self.subscriptions(new.user) if one.of_jobs is new.of_jobs]
+        if new.of_jobs and len(mine) >= MOST_URLS:
+            raise UserError(f"you gave {len(mine)} different URLs with jobs, which is the most; see gpuyard notify add")
         if len(mine) >= MOST_SUBSCRIPTIONS and not new.of_jobs:
             raise UserError(f"you have {len(mine)} subscriptions, which is the most; remove one first")
         if not new.of_jobs and any(one.name == new.name for one in mine):

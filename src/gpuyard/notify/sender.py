@@ -48,8 +48,9 @@ def uses_mail_server(url: str) -> bool:
 
 
 class MessageSender:
-    def __init__(self, settings: Settings) -> None:
-        self._shared, self._mail = settings.shared, settings.mail
+    def __init__(self, settings: Settings, own_port: int) -> None:
+        """Nothing is sent to `own_port` of this machine, which is the daemon's; 0: it has none."""
+        self._shared, self._mail, self._own_port = settings.shared, settings.mail, own_port
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
@@ -134,7 +135,7 @@ class MessageSender:
         patience.start()
         try:
             with suppress(BrokenPipeError), process.stdin:
-                process.stdin.write(json.dumps(wanted).encode())
+                process.stdin.write(json.dumps({**wanted, "own_port": self._own_port}).encode())
             for line in process.stdout:
                 yield json.loads(line)
         finally:

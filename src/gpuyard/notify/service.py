@@ -6,10 +6,11 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuyard.config import Settings, retry_delays
 from gpuyard.daemon.context import BackgroundThread
@@ -46,6 +47,7 @@ from gpuyard.notify.subscriptions import (
 )
 
 log = logging.getLogger("gpuyard")
+Tried = TypeVar("Tried")
 _PAUSE = 0.1  # seconds between two looks, so that a busy yard is looked at ten times a second at most
 _IDLE = 30.0
 _LAG = 1000  # events without news that are looked at again after a crash
@@ -286,15 +288,45 @@ def is_named(one: Subscription, refs: Sequence[str]) -> bool:
 
 
 _MOST_REFS = 10
+_MOST_ASKED, _ASKED_BY_ONE = 8, 2  # URLs that are tried out at the same time, and those of one user
+
+
+class TooManyTrials(UserError):
+    """The user has URLs tried out already."""
+
+
+class Trials:
+    """Tries URLs out: each takes a process, and up to a minute where a server is silent."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_MOST_ASKED, "notices-asked")
+        self._users: list[str] = []  # one entry for each trial, also for one that waits for its turn
+        self._lock = threading.Lock()
+
+    def start(self, user: str, trial: Callable[[], Tried]) -> Future[Tried]:
+        with self._lock:
+            if self._users.count(user) >= _ASKED_BY_ONE:
+                raise TooManyTrials(f"{_ASKED_BY_ONE} URLs of yours are being tried out; wait until that is done")
+            self._users.append(user)
+        started = self._pool.submit(trial)
+        started.add_done_callback(lambda _: self._end(user))
+        return started
+
+    def _end(self, user: str) -> None:
+        with self._lock:
+            self._users.remove(user)
+
+    def stop(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class NotificationService:
-    def __init__(self, settings: Settings, sources: Sources) -> None:
+    def __init__(self, settings: Settings, sources: Sources, own_port: int = 0) -> None:
         self.outbox = Outbox(settings.data_dir / "notices.db")
         self.mail = bool(settings.mail)  # whether an address is enough
         self._host = sources.host
-        self._sender = MessageSender(settings)
-        self._asked = ThreadPoolExecutor(2, "notices-asked")
+        self._sender = MessageSender(settings, own_port)
+        self._trials = Trials()
         self.dispatcher = Dispatcher(sources, self.outbox, self._sender, retry_delays(settings.notify_retry))
 
     def start(self) -> None:
@@ -303,7 +335,7 @@ class NotificationService:
     def stop(self) -> None:
         """Stop, within a few seconds whatever hangs."""
         self.dispatcher.stop()
-        self._asked.shutdown(wait=True, cancel_futures=True)
+        self._trials.stop()
         self.outbox.close()
 
     def subscribe(
@@ -332,61 +364,63 @@ class NotificationService:
             self.dispatcher.ring()
             return added
 
-        return self._asked.submit(add)
+        return self._trials.start(user, add)
 
     def unsubscribe(self, user: str, which: str) -> Subscription:
         return self.outbox.remove(user, which, time.time())
 
     def test(self, user: str, which: str) -> Future[Delivery]:
         found = self.outbox.subscription(user, which)
-        return self._asked.submit(self._test, found)
+        return self._trials.start(user, lambda: self._test(found))
 
     def _test(self, one: Subscription) -> Delivery:
-        now = time.time()
+        said: list[str] = []
+        trial = self._trial(one)
+        self._sender.send(one.user, [OutgoingMessage(trial, one.url)], lambda parcel, error: said.append(error))
+        return self._tried(trial, said[0])
+
+    def _trial(self, one: Subscription) -> Delivery:
         title, body = (
             f"gpuyard: a test from {self._host}",
             f"This is what gpuyard on {self._host} sends to {one.name}.\n",
         )
         fields = {"event": TEST, "user": one.user, "host": self._host}
-        trial = Delivery(one.id, one.name, one.target, one.user, "", TEST, now, title, body, fields)
-        said: list[str] = []
-        self._sender.send(one.user, [OutgoingMessage(trial, one.url)], lambda parcel, error: said.append(error))
-        error = said[0]
+        return Delivery(one.id, one.name, one.target, one.user, "", TEST, time.time(), title, body, fields)
+
+    def _tried(self, trial: Delivery, error: str) -> Delivery:
         state = GIVEN_UP if error else DELIVERED
         done = replace(trial, state=state, attempts=1, ended=time.time(), error=error, body="", fields={})
         self.outbox.advance(None, [done])
         return done
 
-    def refs(self, user: str, given: Sequence[str]) -> Future[tuple[str, ...]]:
-        """What a job stores of its subscriptions: names, and numbers in place of URLs."""
+    def refs(self, user: str, given: Sequence[str]) -> tuple[str, ...]:
+        """What a job stores of its subscriptions: names, and numbers in place of URLs.
+
+        Nobody waits for the check of a new URL: it is made later, and `notifications` tells what is wrong with it.
+        """
         if len(given) > _MOST_REFS:
             raise UserError(f"a job can be told of at {_MOST_REFS} places at most")
         if NONE in given and len(given) > 1:
             raise UserError("notify: none excludes everything else")
         urls = {text: check_url(text, mail=self.mail) for text in given if is_url(text)}
-        for text in given:
-            if text not in (ALL, NONE) and text not in urls:
-                self.outbox.subscription(user, text)  # or it is refused
-        known = {text: self.outbox.of_jobs(user, url, time.time()) for text, url in urls.items()}
+        names = {text: self.outbox.subscription(user, text).name for text in given if text not in (ALL, NONE, *urls)}
+        return tuple(
+            dict.fromkeys(self._number(user, urls[one]) if one in urls else names.get(one, one) for one in given)
+        )
 
-        def ref(text: str) -> str:
-            if text not in urls:
-                return text if text in (ALL, NONE) else self.outbox.subscription(user, text).name
-            found = known[text]
-            if found is None:
-                self._check(user, urls[text])
-                found = self.outbox.add(Subscription(0, user, "", urls[text], of_jobs=True), time.time())
-                self.dispatcher.ring()
-            return f"#{found.id}"
+    def _number(self, user: str, url: str) -> str:
+        now = time.time()
+        found = self.outbox.of_jobs(user, url, now)
+        if found is None:
+            found = self.outbox.add(Subscription(0, user, "", url, of_jobs=True), now)
+            self.dispatcher.ring()
+            with suppress(TooManyTrials):  # then its first notification tells
+                self._trials.start(user, lambda: self._look_at(found))
+        return f"#{found.id}"
 
-        def all_of_them() -> tuple[str, ...]:
-            return tuple(dict.fromkeys(map(ref, given)))
-
-        if any(one is None for one in known.values()):
-            return self._asked.submit(all_of_them)
-        done: Future[tuple[str, ...]] = Future()
-        done.set_result(all_of_them())
-        return done
+    def _look_at(self, new: Subscription) -> None:
+        if problem := self._sender.check(new.user, new.url):
+            self._tried(self._trial(new), problem)
 
     def _check(self, user: str, url: str) -> None:
         if problem := self._sender.check(user, url):

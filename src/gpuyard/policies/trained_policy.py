@@ -14,8 +14,8 @@ import numpy as np
 from gpuyard.core.loops.pool import Floats
 from gpuyard.core.policy import LEARNED, Policy
 from gpuyard.errors import UserError, suggest
+from gpuyard.files import content_hash, write_hashed
 from gpuyard.policies import features
-from gpuyard.policies.model_files import content_hash, write_hashed
 from gpuyard.policies.network import Network
 
 FORMAT = "gpuyard-policy"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuyard.errors import UserError
+from gpuyard.files import write_atomically
 from gpuyard.recordings.series import Floats, Mark, Recording, Series, Subject
 
 VERSION = 1
@@ -68,12 +68,7 @@ def write_recording(path: str | Path, recording: Recording) -> Path:
     content = json.dumps(to_json(recording), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     if target.suffix == ".gz":
         content = gzip.compress(content, mtime=0)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(content)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    write_atomically(target, content)
     return target
 
 

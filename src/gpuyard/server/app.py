@@ -27,6 +27,7 @@ from gpuyard.engines.leases.heartbeats import Heartbeats
 from gpuyard.errors import GpuyardError, UserError, is_passing
 from gpuyard.notify.outbox import NoSuchSubscription
 from gpuyard.notify.sender import Stopped
+from gpuyard.notify.service import TooManyTrials
 from gpuyard.server.auth.authentication import TooManyFailures, Unauthenticated
 from gpuyard.server.auth.credentials import CredentialStore, NoSuchToken
 from gpuyard.server.auth.middleware import Auth, AuthMiddleware
@@ -89,7 +90,7 @@ class HeadMiddleware:
 log = logging.getLogger("gpuyard")
 _STATUS_OF_ERROR = {
     Unauthenticated: 401, TooManyFailures: 429, TooManyStreams: 429, NoSuchToken: 404, NoSuchSubscription: 404,
-    Stopped: 503,
+    Stopped: 503, TooManyTrials: 429,
     Removed: 410, Forbidden: 403, NoSuchJob: 404, NoSuchReservation: 404, NoSuchGpu: 404, NotNow: 409, NotJson: 400,
     StoreFailing: 503, EngineError: 503, UserError: 422,
 }  # fmt: skip
@@ -111,7 +112,7 @@ class Server:
     ) -> None:
         self.settings, self.shutdown = settings, shutdown
         self.context = context = Context.of(daemon, settings)
-        self.auth = Auth(settings, context.permissions, credentials)
+        self.auth = Auth(settings, context.permissions, credentials, context.job_with)
         self.heartbeats = heartbeats or Heartbeats()
         self.hub = EventHub(lambda: daemon.store.last, lambda: context.reader, context.watch)
         self.interference = Interference(daemon.context, context.progress, settings.interference_after)

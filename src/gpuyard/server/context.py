@@ -16,6 +16,7 @@ from gpuyard.daemon.context import Asked, Inbox
 from gpuyard.daemon.jobs.progress_reader import ProgressReader
 from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.reader import Reader
+from gpuyard.daemon.store.views import JobView
 from gpuyard.server.auth.permissions import Permissions
 from gpuyard.server.stream.streams import Streams, Watch
 
@@ -99,6 +100,11 @@ class Context:
     async def look(self, command: Callable[[], Any]) -> Any:
         """Run something that changes nothing in the daemon's thread."""
         return await self._answers.wait(self.daemon.ask(command, changes=False))
+
+    def job_with(self, pid: int) -> JobView | None:
+        """The job that a process belongs to; None if it belongs to none."""
+        found = self.daemon.engine.owner(pid)
+        return None if found is None else self.daemon.store.open.get(found[0]) or self.reader.job(found[0])
 
     @property
     def reader(self) -> Reader:

@@ -234,8 +234,10 @@ class JobIntake:
         permissions.check_priority(caller, wanted.request.priority)
         owned = replace(wanted.request, user=caller.name, group=caller.group(state.rules))
         _check_quota(state, owned)
-        limits, work = self._limits.limits(request, caller), wanted.work
-        return replace(wanted, request=owned, work=work if work.limits == limits else replace(work, limits=limits))
+        limits, role, work = self._limits.limits(request, caller), permissions.job_role(caller), wanted.work
+        if (work.limits, work.role) != (limits, role):
+            work = replace(work, limits=limits, role=role)
+        return replace(wanted, request=owned, work=work)
 
     async def complete(self, request: Request, given: Submission) -> JobRequest:
         """A job that is owned and signed, each of its parts made once: thousands may come at once."""
@@ -246,7 +248,8 @@ class JobIntake:
         limits = self._limits.limits(request, caller)
         content = await self.signatures.content(given, caller)
         found = signature(given.command, given.directory or "", content, caller.name, given.tags, given.gpu_count)
-        work = Work(**fields, limits=limits, signature=found.exact, likeness=found.likeness)
+        role = permissions.job_role(caller)
+        work = Work(**fields, limits=limits, role=role, signature=found.exact, likeness=found.likeness)
         group = caller.group(state.rules)
         wanted = given.wanted(settings, work, user=caller.name, group=group, kind=found.exact)
         _check_quota(state, wanted.request)

@@ -191,7 +191,7 @@ def _background_threads(daemon: Daemon, server: Server) -> list[BackgroundThread
         server.recorder,
         JobMapping(daemon.context, settings.dcgm_job_mapping),
     ]
-    notifications = server.notifications.open()
+    notifications = server.notifications.open(server.url)
     if notifications is None:
         log.error("nobody is told of their jobs: %s", server.notifications.problem)
         return list(threads)

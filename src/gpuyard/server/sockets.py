@@ -236,7 +236,7 @@ class PeerProtocol(HttpToolsProtocol):
         if connection is not None:
             AcceptedSocket.waiting.pop(connection.fileno(), None)
         self._hurry(_HEAD_TIME, transport)
-        self.app_state = {**self.app_state, "abort": transport.abort}
+        self.app_state = {**self.app_state, "abort": transport.abort, "connection": {}}  # what all its requests share
         super().connection_made(transport)
         if self._whose is not None:
             self._open.setdefault(self._whose, {})[self] = None

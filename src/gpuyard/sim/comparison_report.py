@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 
 from gpuyard.core.model import Cluster
 from gpuyard.figures import html_page as html
-from gpuyard.figures.files import write_atomically
 from gpuyard.figures.html_page import Column
 from gpuyard.figures.style import png_bytes, svg_bytes
+from gpuyard.files import write_atomically
 from gpuyard.sim import schedule_plots
 from gpuyard.sim.compare import FEWEST, Comparison
 from gpuyard.sim.summary import Groups, Summary, baseline

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gpuyard.figures.files import cell, csv_text, write_atomically
+from gpuyard.files import cell, csv_text, write_atomically
 from gpuyard.sim.compare import Comparison
 from gpuyard.sim.result import Result
 from gpuyard.sim.trace import Floats, Trace

@@ -24,7 +24,6 @@ from gpuyard.figures.axes import (
     time_ticks,
     time_unit,
 )
-from gpuyard.figures.files import csv_text, write_atomically
 from gpuyard.figures.style import (
     BLUE,
     COLOURS,
@@ -40,6 +39,7 @@ from gpuyard.figures.style import (
     save,
     styled,
 )
+from gpuyard.files import csv_text, write_atomically
 from gpuyard.sim.result_files import write_table
 from gpuyard.sim.schedule_plots import DURATIONS, METRIC_NAMES
 from gpuyard.sim.sweep import Axis, Sweep, Value

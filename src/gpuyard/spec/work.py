@@ -25,6 +25,8 @@ class Work:
     umask: int = 0o022
     limits: tuple[str, ...] = ()
     """Resource limits (rlimits) of the submitter's processes, where they differ from the daemon's."""
+    role: str = ""
+    """The role that its own requests have at most; empty: that of its user. A job has it of the token it came by."""
     estimated: bool = True
     """Whether the user gave an estimate or a time limit; else a default is assumed."""
     kind: str = "job"

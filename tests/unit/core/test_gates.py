@@ -215,6 +215,23 @@ def test_a_group_has_so_many_gpus_at_once() -> None:
     assert found.held == {"c": QuotaReason("@lab", "GPUs", 2.0, 0.0, 1)}
 
 
+def test_quotas_count_every_group_of_a_user() -> None:
+    """Also one that is not for shares, and one of the user's own; a job needs room in all of them."""
+    jobs = [
+        submit("a", group="staff,lab,ann"),
+        submit("b", user="bob", group=",bob,lab"),
+        submit("c", group="staff,lab,ann"),
+    ]
+    found = plan(fold(FOUR, [with_quota(lab=Quota(2)), *jobs, submit("d", user="eve", group="staff")]))
+    assert [start.job for start in found.starts] == ["a", "b", "d"]
+    assert found.held == {"c": QuotaReason("@lab", "GPUs", 2.0, 0.0, 1)}
+    one = RulesSet(0.0, Rules(quotas=(("@lab", Quota(4)), ("@bob", Quota(1)))))
+    held = plan(
+        fold(FOUR, [one, submit("a", user="bob", group=",bob,lab"), submit("b", user="bob", group=",bob,lab")])
+    ).held
+    assert held == {"b": QuotaReason("@bob", "GPUs", 1.0, 0.0, 1)}
+
+
 def test_a_job_that_is_too_wide_lets_a_narrow_one_pass() -> None:
     state = fold(FOUR, [with_quota(ann=Quota(2)), submit("a"), submit("b", gpus=2), submit("c")])
     assert started(state) == ["a", "c"]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import http.client
+import socket
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from tests.yard import PATIENCE, until
 
+from gpuyard.config import Settings
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
@@ -28,8 +34,9 @@ from gpuyard.notify.messages import (
 )
 from gpuyard.notify.outbox import MOST_WAITING, Delivery, NoSuchSubscription, Outbox, Subscription
 from gpuyard.notify.sender import MessageSender, OutgoingMessage, ResultCallback
-from gpuyard.notify.service import Dispatcher, recipients
+from gpuyard.notify.service import Dispatcher, NotificationService, TooManyTrials, Trials, recipients
 from gpuyard.notify.subscriptions import EVENTS, check_events, check_url, mask, scrub
+from gpuyard.server.auth.hosts import is_forwarded
 
 # URLs
 
@@ -355,3 +362,149 @@ def test_what_is_old_is_forgotten(outbox: Outbox) -> None:
     outbox.prune(40 * day, {urls[1].id})
     assert [one.id for one in outbox.subscriptions("ann")] == [kept.id, urls[1].id]
     assert outbox.of_jobs("ann", "json://1", 40 * day) == urls[1]
+
+
+# The way to the daemon
+
+
+@pytest.fixture
+def daemons() -> Iterator[tuple[int, list[bytes]]]:
+    """What stands for the daemon: its port, at all addresses of this machine, and what was sent there."""
+    heard: list[bytes] = []
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
+        server.settimeout(PATIENCE)
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    line, _ = server.accept()
+                    with line:
+                        heard.append(line.recv(10_000))
+                        line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1], heard
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(PATIENCE)
+
+
+@pytest.fixture
+def guarded(daemons: tuple[int, list[bytes]], monkeypatch: pytest.MonkeyPatch) -> int:
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, getattr(socket.socket, name))
+    monkeypatch.setattr(http.client.HTTPConnection, "endheaders", http.client.HTTPConnection.endheaders)
+    delivery.guard(daemons[0])
+    return daemons[0]
+
+
+def _spellings() -> list[str]:
+    own = ("127.0.0.1", "127.9.9.9", "localhost", "0.0.0.0", "2130706433", "[::1]", "[::]", "[::ffff:127.0.0.1]")
+    return [*own, socket.gethostname()]
+
+
+def _parcel(url: str) -> dict[str, Any]:
+    return {"id": 1, "url": url, "title": "t", "body": "b", "event": "finish", "fields": {}}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("host", _spellings())
+def test_no_spelling_leads_to_the_daemon(host: str, guarded: int, daemons: tuple[int, list[bytes]]) -> None:
+    url = f"json://{host}:{guarded}/api/v1/shutdown"
+    assert "nothing of this kind" in delivery.checked(url, guarded) or "itself" in delivery.checked(url, guarded)
+    assert delivery.send(_parcel(url)) != ""
+    assert daemons[1] == []
+
+
+@pytest.mark.parametrize("host", ["127.1", "0x7f.1", "0177.0.0.1", *_spellings()])
+def test_nor_does_a_connection_of_any_kind(host: str, guarded: int, daemons: tuple[int, list[bytes]]) -> None:
+    bare = host.strip("[]")
+    family = socket.AF_INET6 if ":" in bare else socket.AF_INET
+    for connect in (socket.socket.connect, socket.socket.connect_ex):
+        with socket.socket(family) as line, pytest.raises(PermissionError, match="the daemon itself"):
+            connect(line, (bare, guarded))
+    with socket.socket(socket.AF_UNIX) as line, pytest.raises(PermissionError):
+        line.connect("/run/gpuyard/gpuyard.sock")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_nor_does_a_redirection_and_others_see_who_sends(guarded: int, daemons: tuple[int, list[bytes]]) -> None:
+    seen: list[str | None] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append(self.headers["Via"])
+            self.send_response(307)
+            self.send_header("Location", f"http://localhost:{guarded}/api/v1/shutdown")
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        error = delivery.send(_parcel(f"json://127.0.0.1:{server.server_address[1]}/x?redirect=yes"))
+        server.shutdown()
+        thread.join(PATIENCE)
+    assert error != ""
+    assert (seen, daemons[1]) == (["1.1 gpuyard"], [])
+    assert is_forwarded([(b"via", b"1.1 gpuyard")]), "so no daemon takes it for whom it runs as"
+
+
+# Trials
+
+
+def test_who_tries_many_urls_out_waits_and_nobody_else_does() -> None:
+    trials, go = Trials(), threading.Event()
+    try:
+        hanging = [trials.start("ann", lambda: go.wait(PATIENCE)) for _ in range(2)]
+        with pytest.raises(TooManyTrials, match="2 URLs of yours are being tried out"):
+            trials.start("ann", lambda: True)
+        assert trials.start("bob", lambda: "done").result(PATIENCE) == "done"
+        go.set()
+        assert [one.result(PATIENCE) for one in hanging] == [True, True]
+        until(lambda: not trials._users)
+        trials.start("ann", lambda: True).result(PATIENCE)
+    finally:
+        go.set()
+        trials.stop()
+
+
+def test_a_job_never_waits_for_its_url(tmp_path: Path) -> None:
+    settings = Settings(tmp_path, tmp_path / "s", single_user=True)
+    Store(settings.database).close()
+    service, go = NotificationService(settings, replace(_sources(), database=settings.database)), threading.Event()
+    said: list[str] = []
+
+    def check(user: str, url: str) -> str:
+        said.append(url)
+        assert go.wait(PATIENCE)
+        return "nothing of this kind is known"
+
+    cast(Any, service._sender).check = check
+    try:
+        first = service.refs("ann", ["json://a", "nothing://it", "json://c", "json://d"])
+        assert first == ("#1", "#2", "#3", "#4")
+        assert service.refs("ann", ["json://c", "json://a"]) == ("#3", "#1")
+        assert len(said) <= 2, "of one user"
+        go.set()
+        [one, _] = until(lambda: len(service.outbox.recent("ann")) == 2 and service.outbox.recent("ann"))
+        assert (one.state, one.error, one.event) == ("given-up", "nothing of this kind is known", "test")
+        with pytest.raises(NoSuchSubscription):
+            service.refs("ann", ["json://new", "nobody"])
+        assert service.outbox.of_jobs("ann", "json://new", 1.0) is None
+    finally:
+        go.set()
+        service._trials.stop()
+        service.outbox.close()
+
+
+def test_the_urls_of_one_user_have_an_end(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuyard.notify.outbox.MOST_URLS", 2)
+    for number in range(2):
+        outbox.add(Subscription(0, "ann", "", f"json://{number}", of_jobs=True), 1.0)
+    with pytest.raises(UserError, match="you gave 2 different URLs with jobs"):
+        outbox.add(Subscription(0, "ann", "", "json://2", of_jobs=True), 1.0)
+    outbox.add(Subscription(0, "bob", "", "json://2", of_jobs=True), 1.0)

@@ -9,12 +9,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from gpuyard.files import csv_text, without_formula
 from gpuyard.page.table import Filters
 from gpuyard.page.views.history import spread_text
 from gpuyard.page.views.history_tables import (
     EXPORT_COLUMNS,
     csv_cells,
-    csv_text,
     cursor_of,
     initial_preset,
     instant,
@@ -25,7 +25,6 @@ from gpuyard.page.views.history_tables import (
     usage_columns,
     usage_rows,
     window_of,
-    without_formula,
 )
 
 NOW = 1_800_000_030.0
@@ -101,18 +100,18 @@ def test_little_use_is_not_called_none() -> None:
     assert ("< 1 %", "of the GPUs in use") in summary(stats)
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1"])
+@pytest.mark.parametrize("text", ["=1+1", "+a1", "-1+cmd", "@SUM(A1)", "\t=1", "\r=1", "\n=1"])
 def test_no_text_is_a_formula(text: str) -> None:
     assert without_formula(text) == f"'{text}"
 
 
-@pytest.mark.parametrize("value", ["train", "a=b", "", None, -1.5, 3])
+@pytest.mark.parametrize("value", ["train", "a=b", "", None, -1.5, 3, "-1.5", "+3e7"])
 def test_other_cells_stay_as_they_are(value: Any) -> None:
     assert without_formula(value) == value
 
 
 def test_a_row_of_the_file_has_all_columns_and_iso_times() -> None:
-    text = csv_text([EXPORT_COLUMNS, csv_cells({**JOB, "name": '=HYPERLINK("http://x")'})])
+    text = csv_text(EXPORT_COLUMNS, [csv_cells({**JOB, "name": '=HYPERLINK("http://x")'})])
     (row,) = csv.DictReader(io.StringIO(text))
     assert row["name"] == '\'=HYPERLINK("http://x")'
     assert (row["wait_seconds"], row["run_seconds"], row["gpu_hours"]) == ("60.0", "3600.0", "2.0")

@@ -34,7 +34,11 @@ async def _ask(path: str, error: Exception) -> tuple[int, dict[str, Any]]:
     failed: Future[Any] = Future()
     failed.set_exception(error)
     daemon = SimpleNamespace(
-        listeners=[], engine=None, commands=None, context=None, ask=lambda command, changes: failed
+        listeners=[],
+        engine=SimpleNamespace(owner=lambda pid: None),
+        commands=None,
+        context=None,
+        ask=lambda command, changes: failed,
     )
     app, sent = make_app(Server(cast(Any, daemon), HERE, lambda: None)), list[Any]()
 
@@ -99,7 +103,14 @@ def test_every_refusal_has_a_title() -> None:
 def test_every_route_is_in_the_contract() -> None:
     async def document() -> dict[str, Any]:
         server = Server(
-            cast(Any, SimpleNamespace(listeners=[], engine=None, commands=None, context=None)), HERE, lambda: None
+            cast(
+                Any,
+                SimpleNamespace(
+                    listeners=[], engine=SimpleNamespace(owner=lambda pid: None), commands=None, context=None
+                ),
+            ),
+            HERE,
+            lambda: None,
         )
         return openapi_document(make_app(server), HERE)
 

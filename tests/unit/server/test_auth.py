@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gpuyard.server.auth.authentication import FailureLimiter
 from gpuyard.server.auth.credentials import CredentialStore, NoSuchToken
 from gpuyard.server.auth.hosts import Hosts, address_of, network_of
 from gpuyard.server.auth.middleware import Auth, AuthMiddleware
-from gpuyard.server.auth.permissions import Permissions
+from gpuyard.server.auth.permissions import Forbidden, Permissions, Role
 from gpuyard.server.security import exposure_warnings
 
 
@@ -116,8 +117,7 @@ def test_tokens_and_sessions_on_disk(tmp_path: Path) -> None:
     assert again.session(secret, "here") is not None
     again.revoke(token.id)
     assert again.session(secret, "here") is None
-    assert not again.holds(f"token {token.id}")
-    assert not again.holds(f"session {session.id}")
+    assert again.token_of(f"token {token.id}") is again.token_of(f"session {session.id}") is None
     with pytest.raises(NoSuchToken):
         again.revoke("nosuch")
     again.close()
@@ -239,16 +239,15 @@ def test_no_token_gets_into_a_log() -> None:
 # -- the gate -------------------------------------------------------------------------------------
 
 
-async def _streamed(auth: Auth, text: str, events: list[str]) -> list[dict[str, Any]]:
-    """What comes out of an endless answer to whoever has a token that is revoked after the second piece."""
+async def _streamed(auth: Auth, text: str, events: list[str], end: Callable[[], object]) -> list[dict[str, Any]]:
+    """What comes out of an endless answer to whoever has a token that ends after the second piece."""
     sent: list[dict[str, Any]] = []
-    auth.credentials.tokens()
 
     async def endless(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for number in range(10):
             if number == 2:
-                auth.credentials.revoke(auth.credentials.tokens()[0].id)
+                end()
             events.append(str(number))
             await send({"type": "http.response.body", "body": b"piece", "more_body": True})
 
@@ -265,16 +264,66 @@ async def _streamed(auth: Auth, text: str, events: list[str]) -> list[dict[str, 
     return sent
 
 
-def test_a_stream_ends_with_its_token() -> None:
-    chosen = made()
-    auth, events = Auth(chosen, Permissions(chosen)), list[str]()
-    _, text = auth.credentials.make("ann", "viewer")
-    start, *pieces = asyncio.run(_streamed(auth, text, events))
+def _ends(auth: Auth, text: str, end: Callable[[], object]) -> None:
+    events = list[str]()
+    start, *pieces = asyncio.run(_streamed(auth, text, events, end))
     assert start["status"] == 200
     assert [(piece["body"], piece["more_body"]) for piece in pieces] == [
         (b"piece", True), (b"piece", True), (b"", False)
     ]  # fmt: skip
     assert events == ["0", "1", "2", "3"], "and whoever makes the stream is stopped"
+
+
+def test_a_stream_ends_with_its_token() -> None:
+    chosen = made()
+    auth = Auth(chosen, Permissions(chosen))
+    token, text = auth.credentials.make("ann", "viewer")
+    _ends(auth, text, lambda: auth.credentials.revoke(token.id))
+
+
+@pytest.fixture
+def accounts(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, bool]]:
+    """Users of a shared daemon by name: their number, and whether they are admins. Nothing is cached."""
+    found = {"ann": (1001, True)}
+    numbers = "gpuyard.server.auth.authentication"
+    monkeypatch.setattr("gpuyard.config._is_root", lambda: True)
+    monkeypatch.setattr(f"{numbers}.uid_of", lambda name: found[name][0] if name in found else None)
+    monkeypatch.setattr(f"{numbers}.group_names", lambda uid: ())
+    monkeypatch.setattr(f"{numbers}._KEEP", -1.0)
+    monkeypatch.setattr("gpuyard.server.auth.permissions._KEEP", -1.0)
+    monkeypatch.setattr(Permissions, "_is_admin", lambda self, uid: (uid, True) in found.values())
+    return found
+
+
+@pytest.mark.parametrize("then", [("ann", (1001, False)), ("ann", (1002, True)), ("bob", (1001, True))])
+def test_a_stream_of_an_admin_ends_with_the_admins_rights(
+    accounts: dict[str, tuple[int, bool]], then: tuple[str, tuple[int, bool]]
+) -> None:
+    chosen = made()
+    auth = Auth(chosen, Permissions(chosen))
+    _, text = auth.credentials.make("ann", "admin", uid=1001)
+
+    def end() -> None:
+        accounts.clear()
+        accounts.update([then])
+
+    _ends(auth, text, end)
+
+
+def test_a_token_is_worth_what_its_owner_is_now(accounts: dict[str, tuple[int, bool]]) -> None:
+    chosen = made()
+    authenticator = Auth(chosen, Permissions(chosen)).authenticator
+    token, _ = authenticator.credentials.make("ann", "admin", uid=1001)
+    looks, _ = authenticator.credentials.make("ann", "viewer", uid=1001)
+    boss = authenticator.holder(token, "token 1")
+    assert (boss.admin, boss.role, authenticator.holds(boss)) == (True, Role.ADMIN, False), "there is no token 1"
+    accounts["ann"] = (1001, False)
+    now = authenticator.holder(token, "token 1")
+    assert (now.admin, now.role) == (False, Role.USER)
+    accounts["ann"] = (1002, True)
+    for one in (token, looks):  # the name is another's now, and so are the logs of its jobs
+        with pytest.raises(Forbidden, match="who has no account on this machine any more"):
+            authenticator.holder(one, "token 1")
 
 
 # -- settings -------------------------------------------------------------------------------------

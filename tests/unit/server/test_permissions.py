@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from fastapi.routing import APIRoute
 
 from gpuyard.config import Settings
 from gpuyard.core.model import Quota, Rules
+from gpuyard.errors import UserError
 from gpuyard.server.app import Server, make_app
 from gpuyard.server.auth.permissions import Caller, Forbidden, Permission, Permissions
 
@@ -89,6 +91,21 @@ def test_files_of_policies_are_the_daemons_users_to_name(monkeypatch: pytest.Mon
                 permissions.check_policy(other, policy)
 
 
+def test_priorities_beyond_the_usual_are_for_admins_where_several_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    ann, boss = Caller(1001, "ann", False), Caller(1002, "boss", True)
+    monkeypatch.setattr("gpuyard.config._is_root", lambda: True)
+    usual = Permissions(Settings(Path("/x"), Path("/x/s")))
+    for priority in (0.0, -5.0):
+        usual.check_priority(ann, priority)
+    usual.check_priority(boss, 1000.0)
+    with pytest.raises(
+        UserError, match=r"priority 1000 is more than users may ask for here, which is 0 .*ask an admin"
+    ):
+        usual.check_priority(ann, 1000.0)
+    Permissions(Settings(Path("/x"), Path("/x/s"), max_priority=math.inf)).check_priority(ann, 1000.0)
+    Permissions(Settings(Path("/x"), Path("/x/s"), single_user=True)).check_priority(ann, 1000.0)
+
+
 def test_nobody_is_trusted_whom_the_kernel_does_not_name() -> None:
     permissions = Permissions(Settings(Path("/x"), Path("/x/s")))
     request = cast(Any, SimpleNamespace(state=SimpleNamespace()))
@@ -98,6 +115,11 @@ def test_nobody_is_trusted_whom_the_kernel_does_not_name() -> None:
 
 def test_the_group_that_counts_is_one_that_rules_name() -> None:
     ann = Caller(1001, "ann", False, ("staff", "students", "video"))
-    assert ann.group(None) == ann.group(Rules()) == "staff"
-    assert ann.group(Rules(quotas=(("@video", Quota(1)),), weights=(("@students", 2.0),))) == "students"
+    assert ann.group(None) == ann.group(Rules()) == "staff,students,video"
+    rules = Rules(quotas=(("@video", Quota(1)),), weights=(("@students", 2.0),))
+    assert ann.group(rules) == "students,video,staff"
     assert Caller(1002, "bob", False).group(Rules()) == ""
+    alone = Caller(1002, "bob", False, ("bob", "video"))
+    assert alone.group(Rules()) == "video,bob", "a group of one's own shares with nobody, but its quota counts"
+    assert Caller(1002, "bob", False, ("bob",)).group(Rules()) == ",bob"
+    assert alone.group(Rules(weights=(("@bob", 2.0),))) == "bob,video"

@@ -17,7 +17,7 @@ from gpuyard.adapt.agent import scorer
 from gpuyard.adapt.agent.scorer import Floats, Gains, Network, Range
 from gpuyard.adapt.decisions import UNKNOWN, Situation
 from gpuyard.errors import UserError
-from gpuyard.policies.model_files import content_hash, write_hashed
+from gpuyard.files import content_hash, write_hashed
 
 FORMAT = "gpuyard-adaptation-policy"
 LARGEST = 10_000_000  # bytes that a file may have; those of the largest networks are far smaller

@@ -15,7 +15,7 @@ from gpuyard.adapt.training.snapshots import pack, unpack
 from gpuyard.adapt.training.trainer import BudgetedTrainer
 from gpuyard.adapt.training_job import Job, job_of
 from gpuyard.errors import UserError
-from gpuyard.policies.model_files import replace_file
+from gpuyard.files import replace_file
 
 Actions = tuple[int, ...]
 Row = dict[str, Any]

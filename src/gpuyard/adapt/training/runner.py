@@ -27,8 +27,8 @@ from gpuyard.adapt.training.trainer import BudgetedTrainer
 from gpuyard.adapt.training.training_state import Decides, Event, Listener
 from gpuyard.adapt.training_job import Job, Training
 from gpuyard.errors import UserError
+from gpuyard.files import replace_file
 from gpuyard.grants import Grants
-from gpuyard.policies.model_files import replace_file
 
 _KINDS: Mapping[str, type[Optimizer]] = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
 

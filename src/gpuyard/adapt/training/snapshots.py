@@ -25,7 +25,7 @@ from gpuyard.adapt.ops.forward_pass import map_tensors
 from gpuyard.adapt.ops.restoration import FADING, WEIGHT
 from gpuyard.client.retry import to_stderr
 from gpuyard.errors import UserError
-from gpuyard.policies.model_files import replacing
+from gpuyard.files import replacing
 
 
 def cpu_copy(value: Any) -> Any:
@@ -235,9 +235,9 @@ class Checkpoints:
         before = self.all()
         path = self.directory / f"checkpoint-{_number(before[0]) + 1 if before else 1:08d}.pt"
         try:
-            with replacing(path, path.with_suffix(".tmp")) as draft:
+            with replacing(path) as draft:
                 write(draft)
-            for old in [*before[KEPT_CHECKPOINTS - 1 :], *self.directory.glob("checkpoint-*.tmp")]:
+            for old in [*before[KEPT_CHECKPOINTS - 1 :], *self.directory.glob(".checkpoint-*.part")]:
                 old.unlink(missing_ok=True)
         except OSError as error:
             raise UserError(f"no checkpoint can be written in {self.directory}: {error.strerror}") from None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 import sys
 import time
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -69,15 +72,17 @@ def log_of(client: Client, id: str, *, error: bool = False) -> Log:
     return FileLog(client, path)
 
 
-def follow(log: Log, job: str, offset: int = 0, attempt: int | None = None) -> None:
-    for data in output_of(log, job, offset, attempt, output.say):
-        write(data)
-
-
 def write(data: bytes) -> None:
     if data:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
+
+
+def follow(
+    log: Log, job: str, offset: int = 0, attempt: int | None = None, write: Callable[[bytes], None] = write
+) -> None:
+    for data in output_of(log, job, offset, attempt, output.say):
+        write(data)
 
 
 def exit_code(job: Job) -> int:
@@ -110,19 +115,26 @@ def logs(
     tail: Annotated[int | None, option("--tail", "-n", "N", "Only the last N lines.", min=0)] = None,
     attempt: Annotated[int | None, option("--attempt", "N", "Of its Nth attempt (the last).", min=1)] = None,
     error: Annotated[bool, option("--error", "-e", "Its errors, if they go to a file of their own.")] = False,
+    raw: Annotated[bool, option("--raw", "On a terminal: also what moves its cursor or sets its title.")] = False,
 ) -> None:
     """Print a job's output."""
     yard = daemon.client()
     client = log_of(yard, job, error=error)
-    if tail is None:
-        offset = _copy(client, job, attempt)
-    else:
-        text, offset = last_lines(client, job, tail, attempt)
-        write(text)
-    if not offset:
-        _say_that_it_waits(yard, job)
-    if follow_:
-        follow(client, job, offset, attempt)
+    screen = None if raw or not sys.stdout.isatty() else ScreenFilter()
+    put = write if screen is None else lambda data: write(screen.harmless(data))
+    try:
+        if tail is None:
+            offset = _copy(client, job, attempt, put)
+        else:
+            text, offset = last_lines(client, job, tail, attempt)
+            put(text)
+        if not offset:
+            _say_that_it_waits(yard, job)
+        if follow_:
+            follow(client, job, offset, attempt, put)
+    finally:
+        if screen is not None:
+            write(screen.rest())
 
 
 def _say_that_it_waits(client: Client, id: str) -> None:
@@ -131,7 +143,41 @@ def _say_that_it_waits(client: Client, id: str) -> None:
         output.say(f"{outcome(job)}; it has no output before it starts")
 
 
-def _copy(client: Log, job: str, attempt: int | None) -> int:
+class ScreenFilter:
+    """Takes out of a job's output what acts on a terminal. Colours stay, and what a progress bar does in its line.
+
+    The output comes in pieces, which may end within a sequence.
+    """
+
+    _KEPT = re.compile(r"\x1b\[[0-9;:]*[mK]")
+    _CONTROL = re.compile(
+        r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[]PX^_k][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|\x1b[ -/]*[0-~]?"
+        r"|[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\udc80-\udc9f]"
+    )
+    _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[]PX^_k][^\x07\x1b\x9c]*\x1b?|[ -/]*)\Z")
+    _LONGEST = 4096  # characters of a sequence; what goes on after that is text
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._held, self._coloured = "", False
+
+    def harmless(self, data: bytes, *, last: bool = False) -> bytes:
+        text = self._held + self._decoder.decode(data, last)
+        cut = None if last else self._UNFINISHED.search(text, max(0, len(text) - self._LONGEST))
+        text, self._held = (text, "") if cut is None else (text[: cut.start()], text[cut.start() :])
+        return self._CONTROL.sub(self._kept, text).encode(errors="surrogateescape")
+
+    def _kept(self, found: re.Match[str]) -> str:
+        kept = found[0] if self._KEPT.fullmatch(found[0]) else ""
+        self._coloured = self._coloured or bool(kept)
+        return kept
+
+    def rest(self) -> bytes:
+        """What was held back, and an end of colours."""
+        return self.harmless(b"", last=True) + (b"\x1b[m" if self._coloured else b"")
+
+
+def _copy(client: Log, job: str, attempt: int | None, write: Callable[[bytes], None]) -> int:
     """Write all output so far; returns the offset of its end."""
     offset = 0
     while True:

@@ -187,8 +187,8 @@ def _warn(sentence: str) -> None:
 
 
 def _draw(folder: Path, recording: Recording, chosen: Sequence[Wanted], title: str) -> list[Path]:
-    from gpuyard.figures.files import write_atomically
     from gpuyard.figures.style import png_bytes
+    from gpuyard.files import write_atomically
     from gpuyard.monitor.plots import draw, known
 
     written = []

@@ -200,8 +200,8 @@ def _resolve(text: str) -> tuple[Make, str | None, Recipe | None, dict[str, Any]
 
 
 def _draw(figure: Any, path: Path) -> None:
-    from gpuyard.figures.files import write_atomically
     from gpuyard.figures.style import png_bytes, svg_bytes
+    from gpuyard.files import write_atomically
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, svg_bytes(figure) if path.suffix.lower() == ".svg" else png_bytes(figure))

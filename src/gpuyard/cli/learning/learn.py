@@ -117,8 +117,8 @@ def _direction(ahead: str, shared: bool) -> str:
 
 
 def _draw_preferences(found: Explanation, out: str) -> None:
-    from gpuyard.figures.files import write_atomically
     from gpuyard.figures.style import png_bytes
+    from gpuyard.files import write_atomically
     from gpuyard.learn.policy_figures import preferences
 
     folder = Path(out).expanduser()

@@ -112,7 +112,7 @@ def report(
     """Write what a job was, how it went and what its GPUs did as one HTML page."""
     from datetime import datetime
 
-    from gpuyard.figures.files import write_atomically
+    from gpuyard.files import write_atomically
     from gpuyard.monitor.job_report import numbers, report_page
 
     client = daemon.client()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
     from gpuyard.sim.parallel import Watch
     from gpuyard.sim.replay import Progress
+
+
+_ACTING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # C1 and bidi controls
 
 
 def console() -> Console:
@@ -41,7 +45,13 @@ def say_rejected(examples: Sequence[tuple[str, str]], count: int) -> None:
 
 def print_json(value: Any) -> None:
     """Print a JSON document; NaN and infinities become null."""
-    print(json.dumps(plain(value), indent=2, ensure_ascii=False))
+    print(json_text(plain(value), indent=2))
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON in which nothing can act on a terminal: controls, also of writing direction, are escaped."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return text if text.isascii() and "\x7f" not in text else _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def print_either(as_json: bool, document: Any, show: Callable[[], None]) -> None:

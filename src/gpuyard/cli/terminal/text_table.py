@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +9,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpuyard.cli.terminal.output import say
+from gpuyard.cli.terminal.output import json_text, say
 from gpuyard.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def wrap(line: str, width: int, indented: bool = True) -> list[str]:
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print a JSON list with one object a line: readable for people and for grep."""
-    print("[" + ",\n ".join(json.dumps(row, ensure_ascii=False) for row in rows) + "]")
+    print("[" + ",\n ".join(json_text(row) for row in rows) + "]")
 
 
 def print_list(

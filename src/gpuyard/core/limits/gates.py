@@ -125,15 +125,13 @@ def _array_rooms(state: State) -> list[Room]:
 def quota_rooms(state: State, now: float) -> list[Room]:
     if state.rules is None or not state.rules.quotas or not state.user_of:
         return []
-    quotas = dict(state.rules.quotas)
     users = list(state.user_of)
-    groups = [f"@{group}" if group else "" for group in state.group_of]
     of_user = [quota_of(state.rules, name) for name in users]
     rooms = _rooms_of(state, users, of_user, users, now)
-    if any(name in quotas for name in groups):
-        names = sorted(set(groups))
-        of_group = [quota_of(state.rules, name) for name in names]
-        rooms += _rooms_of(state, names, of_group, groups, now)
+    for name, quota in state.rules.quotas:
+        if name.startswith("@"):
+            members = [name if name[1:] in groups.split(",") else "" for groups in state.group_of]
+            rooms += _rooms_of(state, ["", name], [Quota(), quota], members, now) if any(members) else []
     return rooms
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import threading
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 from gpuyard.core.state import State
 from gpuyard.daemon.devices.machine import Look, Occupant
 from gpuyard.daemon.store.views import LONGEST_GAP, JobView, gpu_part, split_power
+from gpuyard.files import write_atomically
 
 log = logging.getLogger("gpuyard")
 _APART = 1.0  # seconds from one writing to the next, at least
@@ -216,10 +216,8 @@ class Measures:
         if not self._changed or now < self._write_at + (0.0 if self._grown else _SELDOM - _APART):
             return
         kept = {job: {name: getattr(tally, name) for name in _NAMES} for job, tally in self._tallies.items()}
-        new = self._path.with_name(f".{self._path.name}.new")
         try:
-            new.write_text(json.dumps(kept))
-            os.replace(new, self._path)
+            write_atomically(self._path, json.dumps(kept).encode())
         except OSError as error:
             if not self._failed:
                 log.warning("what jobs use cannot be written to %s: %s", self._path, error.strerror or error)

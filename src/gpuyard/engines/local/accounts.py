@@ -54,12 +54,11 @@ def groups_of(uid: int) -> frozenset[int]:
 
 
 def group_names(uid: int) -> tuple[str, ...]:
-    """The names of a user's groups, the main one first; without a private group."""
+    """The names of a user's groups, the main one first."""
     if (entry := _find(pwd.getpwuid, uid)) is None:
         return ()
     groups = [_find(grp.getgrgid, gid) for gid in os.getgrouplist(entry.pw_name, entry.pw_gid)]
-    names = dict.fromkeys(group.gr_name for group in groups if group)
-    return tuple(name for name in names if name and name != entry.pw_name)
+    return tuple(dict.fromkeys(group.gr_name for group in groups if group))
 
 
 def account_of(user: str) -> Account | None:

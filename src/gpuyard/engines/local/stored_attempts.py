@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

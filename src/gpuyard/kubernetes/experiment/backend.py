@@ -17,7 +17,7 @@ from gpuyard.experiments.design import Arrival, Experiment, JobResult, RunResult
 from gpuyard.experiments.measures import MEASURED
 from gpuyard.experiments.results_folder import Results, Run
 from gpuyard.experiments.runner import EndedJob, Outcome, Progress, measured, run_result, submit_all
-from gpuyard.figures.files import write_atomically
+from gpuyard.files import write_atomically
 from gpuyard.kubernetes.api_client import Api, ApiError, core, open_link
 from gpuyard.kubernetes.cluster.cluster_nodes import node_of
 from gpuyard.kubernetes.cluster.pods import pod_of

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuyard.errors import GpuyardError, UserError, suggest
-from gpuyard.figures.files import cell, csv_text, write_atomically
 from gpuyard.figures.panels import key_of, subjects
+from gpuyard.files import cell, csv_text, write_atomically
 from gpuyard.monitor.sources import Source
 from gpuyard.monitor.sources.prometheus_queries import BY_NAME
 from gpuyard.monitor.tracks import Column, broken, gap_texts, taken, to_edges

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import csv
-import io
 import json
 import logging
 import os
@@ -20,6 +18,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.files import csv_text
 from gpuyard.page.api import Api, Refused, Unavailable
 from gpuyard.page.parts import sentence
 from gpuyard.page.simulations import trace_sources
@@ -254,12 +253,8 @@ def metrics_json(run: Run) -> dict[str, Any]:
 
 
 def metrics_csv(run: Run) -> str:
-    text = io.StringIO()
     rows = run.table["results"]
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(list(rows[0]), (row.values() for row in rows))
 
 
 def _download(text: str, kind: str, name: str) -> Response:

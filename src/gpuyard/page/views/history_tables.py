@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -16,6 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
 from gpuyard.errors import GpuyardError
+from gpuyard.files import csv_text
 from gpuyard.page.api import Api, Facts, Refused, Unavailable
 from gpuyard.page.parts import STATES, amount, capitalized, epoch, job_path, watt_hours
 from gpuyard.page.table import Column, Row
@@ -151,6 +150,7 @@ def summary(stats: Facts) -> list[tuple[str, str]]:
 
 
 EXPORT_PATH = "/page/history.csv"
+_LINE_END = "\r\n"  # as spreadsheets want it
 EXPORT_FILTERS = ("text", "user", "tag", "state", "since", "until")
 EXPORT_COLUMNS = (
     "id", "name", "user", "state", "exit_code", "attempt", "gpus", "gpu_count", "gpu_memory", "priority", "tags",
@@ -158,7 +158,6 @@ EXPORT_COLUMNS = (
     "directory", "reason",
 )  # fmt: skip
 _PIECE = 1000  # jobs per request
-_RISKY = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def add_export(app: FastAPI, api: Api) -> None:
@@ -180,17 +179,17 @@ def add_export(app: FastAPI, api: Api) -> None:
 
 
 async def _lines(api: Api, wanted: Mapping[str, str], first: Facts) -> AsyncIterator[str]:
-    yield csv_text([EXPORT_COLUMNS])
+    yield csv_text(EXPORT_COLUMNS, (), _LINE_END)
     answer = first
     while True:
-        yield csv_text([csv_cells(job) for job in answer["jobs"]])
+        yield csv_text((), map(csv_cells, answer["jobs"]), _LINE_END)
         cursor = cursor_of(answer["next"])
         if not cursor:
             return
         try:
             answer = await _piece(api, wanted, cursor)
         except GpuyardError as error:  # a truncated file must not look complete
-            yield csv_text([[f"The rest is missing: {str(error) or 'the daemon does not answer'}"]])
+            yield csv_text((), [[f"The rest is missing: {str(error) or 'the daemon does not answer'}"]], _LINE_END)
             return
 
 
@@ -201,12 +200,6 @@ async def _piece(api: Api, wanted: Mapping[str, str], cursor: str) -> Any:
 def cursor_of(address: str | None) -> str:
     """The cursor in the API's `next`; empty after the last page."""
     return parse_qs(urlsplit(address).query).get("cursor", [""])[0] if address else ""
-
-
-def csv_text(rows: list[Any]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\r\n").writerows(rows)
-    return text.getvalue()
 
 
 def csv_cells(job: Facts) -> list[Any]:
@@ -222,12 +215,7 @@ def csv_cells(job: Facts) -> list[Any]:
         "run_seconds": _rounded(run, 3),
         "gpu_hours": _rounded(None if run is None or job["gpu_memory"] else run * job["gpu_count"] / 3600, 6),
     }
-    return [without_formula(found[name]) for name in EXPORT_COLUMNS]
-
-
-def without_formula(value: Any) -> Any:
-    """A cell that spreadsheets do not take for a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_RISKY) else value
+    return [found[name] for name in EXPORT_COLUMNS]
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

@@ -10,21 +10,22 @@ import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from starlette.types import Scope
 
 from gpuyard.config import Settings
+from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.local.accounts import group_names, name_of, uid_of
 from gpuyard.errors import GpuyardError
 from gpuyard.server.auth.credentials import CredentialStore, NoSuchToken, Token
 from gpuyard.server.auth.hosts import address_of, is_forwarded, network_of
 from gpuyard.server.auth.permissions import NO_ACCOUNT, Caller, Forbidden, Permissions, Role
 from gpuyard.server.paths import is_watchmen
-from gpuyard.server.sockets import Peer, RemoteSocket
+from gpuyard.server.sockets import Peer, RemoteSocket, process_with
 
 _MOST_FAILURES = 10
 _EVERY = 30.0  # seconds after which one of them is forgotten
@@ -98,6 +99,7 @@ def _text(data: bytes) -> str:
 
 
 COOKIE = "gpuyard_session"
+_MOST_COOKIES = 20  # with this name, of one request
 ANONYMOUS = Caller(NO_ACCOUNT, "anonymous", False, (), Role.USER, "nobody")
 PAGE = Caller(NO_ACCOUNT, "the page", False, (), Role.VIEWER, "page")
 """The page's process without a viewer: it may read what all may read."""
@@ -144,8 +146,14 @@ class TooManyFailures(GpuyardError):
 class Authenticator:
     """Finds the caller of a request, and refuses users whom the daemon does not serve."""
 
-    def __init__(self, settings: Settings, permissions: Permissions, credentials: CredentialStore) -> None:
-        self.credentials, self.failures = credentials, FailureLimiter()
+    def __init__(
+        self,
+        settings: Settings,
+        permissions: Permissions,
+        credentials: CredentialStore,
+        job_with: Callable[[int], JobView | None],
+    ) -> None:
+        self.credentials, self.failures, self._job_with = credentials, FailureLimiter(), job_with
         self.tickets = Tickets()
         self._settings, self._permissions = settings, permissions
         self._accounts: dict[str, tuple[float, int, tuple[str, ...]]] = {}
@@ -158,10 +166,11 @@ class Authenticator:
                 return self._with_ticket(text, scope)
             token = self.checked(text, source_of(scope, self._settings))
             return self.holder(token, f"token {token.id}")
-        secret = session_secret(headers)
-        if secret and (found := self.credentials.session(secret, source_of(scope, self._settings))) is not None:
-            session, token = found
-            return self.holder(token, f"session {session.id}")
+        for secret in session_secrets(scope["headers"]):
+            if (found := self.credentials.session(secret, source_of(scope, self._settings))) is not None:
+                session, token = found
+                scope["state"]["secret"] = secret
+                return self.holder(token, f"session {session.id}")
         return PAGE if by_page else self._ambient(scope)
 
     def _with_ticket(self, text: str, scope: Scope) -> Caller:
@@ -188,6 +197,8 @@ class Authenticator:
             return replace(self.holder(token, claim.via), by_page=True)
         if kind == "nobody":
             return replace(ANONYMOUS, by_page=True)
+        if kind == "job":
+            raise LoggedOut
         return replace(self._served(claim.uid, claim.via), by_page=True, limits=claim.limits)
 
     def checked(self, text: str, place: str) -> Token:
@@ -203,14 +214,27 @@ class Authenticator:
         return used
 
     def holder(self, token: Token, via: str) -> Caller:
-        role = Role(token.role)
+        """The caller with a token: its role, but never more than its owner's present rights."""
+        role, shared = Role(token.role), self._settings.shared
         uid, groups = self._account(token.user)
-        if self._settings.shared and role is not Role.VIEWER and (uid == NO_ACCOUNT or token.uid not in (None, uid)):
+        if shared and (token.uid not in (None, uid) or (uid == NO_ACCOUNT and role is not Role.VIEWER)):
             raise Forbidden(
                 f"token {token.id} is for {token.user}, who has no account on this machine any more; "
                 "ask an admin for another token"
             )
+        if role is Role.ADMIN and shared and not self._permissions.known(uid, via).admin:
+            role = Role.USER
         return Caller(uid, token.user, role is Role.ADMIN, groups, role, via, tuple(token.limits.split()))
+
+    def holds(self, caller: Caller) -> bool:
+        """Whether a caller still has the rights that a response began with: it may go on for hours."""
+        if not caller.via.startswith(("token", "session")):
+            return not caller.admin or self._permissions.known(caller.uid, caller.via).admin
+        token = self.credentials.token_of(caller.via)
+        try:
+            return token is not None and (self.holder(token, caller.via).admin or not caller.admin)
+        except Forbidden:
+            return False
 
     def _account(self, user: str) -> tuple[int, tuple[str, ...]]:
         """The uid and groups of a user: of any account on a shared machine, else of the daemon's own."""
@@ -231,17 +255,34 @@ class Authenticator:
         peer, far = state.get("peer"), state.get("far")
         if not is_forwarded(scope["headers"]):
             if isinstance(peer, Peer):
-                return self._served(peer.uid, "socket")
+                return self._within_job(self._served(peer.uid, "socket"), state, lambda: peer.pid)
             trusts = settings.local and settings.tokens != "required" and not settings.allowed_hosts
             if (
                 isinstance(far, RemoteSocket)
                 and trusts
                 and (settings.tokens != "none" or self._permissions.serves(far.uid))
             ):
-                return self._served(far.uid, "loopback")
+                return self._within_job(self._served(far.uid, "loopback"), state, lambda: process_with(far))
         if settings.tokens == "none":
             return ANONYMOUS
         raise Unauthenticated
+
+    def _within_job(self, caller: Caller, state: Mapping[str, Any], pid: Callable[[], int | None]) -> Caller:
+        """The caller, or the job that its process belongs to, if that was given less than its user has.
+
+        Only admins have more than what any job is given, so nobody else waits for the search; they do once.
+        """
+        if not caller.admin:
+            return caller
+        kept = state.get("connection", {})
+        if "job" not in kept:
+            kept["job"] = None if (found := pid()) is None else self._job_with(found)
+        job: JobView | None = kept["job"]
+        if job is None or job.kind == "lease" or not job.work.get("role"):
+            return caller
+        uid, groups = self._account(job.user)
+        limits = tuple(job.work.get("limits") or ())
+        return Caller(uid, job.user, False, groups, Role(job.work["role"]), f"job {job.id}", limits)
 
     def _served(self, uid: int, via: str) -> Caller:
         if not self._permissions.serves(uid):
@@ -262,13 +303,11 @@ def shown_token(scope: Scope, headers: Mapping[bytes, bytes]) -> str:
     return parse_qs(query.decode("latin-1")).get("token", [""])[-1] if b"token=" in query else ""
 
 
-def session_secret(headers: Mapping[bytes, bytes]) -> str:
-    """The secret in the session's cookie; empty if there is none."""
-    for part in headers.get(b"cookie", b"").split(b";"):
-        name, _, value = part.strip().partition(b"=")
-        if name.decode("latin-1") == COOKIE:
-            return value.decode("latin-1")
-    return ""
+def session_secrets(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
+    """The secrets in cookies with the session's name: another server of this host, or a subpath, may set one, too."""
+    parts = [part.strip().partition(b"=") for name, value in headers if name == b"cookie" for part in value.split(b";")]
+    found = [value.decode("latin-1") for name, _, value in parts if name.decode("latin-1") == COOKIE and value]
+    return found[:_MOST_COOKIES]
 
 
 def source_of(scope: Scope, settings: Settings) -> str:

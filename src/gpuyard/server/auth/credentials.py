@@ -200,14 +200,15 @@ class CredentialStore:
         self._sessions.pop(session.hash, None)
         self._changed.pop(session.id, None)
 
-    def holds(self, via: str) -> bool:
-        """Whether a `token ID` or `session ID` is still valid; any other way of authentication always is."""
+    def token_of(self, via: str) -> Token | None:
+        """The token of a `token ID` or `session ID` that is still valid; None for any other."""
         kind, _, id = via.partition(" ")
         now = time.time()
         if kind == "session":
             found = next((session for session in list(self._sessions.values()) if session.id == id), None)
-            return found is not None and now < found.expires and self._tokens[found.token].state(now) == "active"
-        return kind != "token" or (id in self._tokens and self._tokens[id].state(now) == "active")
+            id = found.token if found is not None and now < found.expires else ""
+        token = self._tokens.get(id) if kind in ("token", "session") else None
+        return token if token is not None and token.state(now) == "active" else None
 
     # -- the file ---------------------------------------------------------------------------------
 

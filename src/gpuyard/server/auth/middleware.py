@@ -9,19 +9,19 @@ import hashlib
 import hmac
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fastapi import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuyard.config import Settings
+from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import GpuyardError
 from gpuyard.server.auth.audit import REFUSALS, AuditEntry, AuditLog
 from gpuyard.server.auth.authentication import (
     Authenticator,
     TooManyFailures,
     Unauthenticated,
-    session_secret,
     shown_token,
 )
 from gpuyard.server.auth.credentials import CredentialStore
@@ -46,11 +46,15 @@ from gpuyard.server.responses import set_time_format
 
 class Auth:
     def __init__(
-        self, settings: Settings, permissions: Permissions, credentials: CredentialStore | None = None
+        self,
+        settings: Settings,
+        permissions: Permissions,
+        credentials: CredentialStore | None = None,
+        job_with: Callable[[int], JobView | None] = lambda pid: None,
     ) -> None:
         self.settings = settings
         self.credentials = credentials or CredentialStore()
-        self.authenticator = Authenticator(settings, permissions, self.credentials)
+        self.authenticator = Authenticator(settings, permissions, self.credentials, job_with)
         self.hosts = Hosts(settings)
         self.submitters = SubmitterLimits(settings)
         self.audit = AuditLog(self.credentials)
@@ -59,7 +63,7 @@ class Auth:
 _OWN = (b"same-origin", b"none")  # none: the user typed the address
 
 
-def check_origin(caller: Caller, method: str, path: str, headers: Mapping[bytes, bytes]) -> None:
+def check_origin(caller: Caller, method: str, path: str, headers: Mapping[bytes, bytes], secret: str) -> None:
     """Refuse what a page of another site may have sent: browsers add cookies, and the kernel names their user."""
     if caller.via.startswith("token") or caller.by_page:  # no page knows that of others, and no browser sends this
         return
@@ -69,7 +73,7 @@ def check_origin(caller: Caller, method: str, path: str, headers: Mapping[bytes,
     if method in SAFE or is_page(path) or not caller.via.startswith("session"):
         return
     given = headers.get(b"x-csrf-token", b"").decode("latin-1")
-    if not hmac.compare_digest(given.encode(), csrf_of(session_secret(headers)).encode()):
+    if not hmac.compare_digest(given.encode(), csrf_of(secret).encode()):
         raise Forbidden("the header X-CSRF-Token is missing or wrong; GET /api/v1/session tells what it must be")
     if b"origin" not in headers and site != b"same-origin":
         raise Forbidden("with a cookie, send the header Origin as well, as browsers do; or use a token")
@@ -109,13 +113,13 @@ _MOST_READ = 2**16  # bytes of a response in which the id of a new job is search
 
 
 class OutgoingResponse:
-    """Adds headers to one response, cuts it off when the caller's token ends, and writes it to the audit log."""
+    """Adds headers to one response, cuts it off when the caller's rights end, and writes it to the audit log."""
 
     def __init__(self, scope: Scope, send: Send, auth: Auth) -> None:
         self._scope, self._send, self._auth = scope, send, auth
         self._status = 0
         self._body = b""
-        self.cut = False  # whether it was cut off because the caller's token or session has ended
+        self.cut = False  # whether it was cut off because the caller's token, session or rights have ended
 
     async def send(self, message: Message) -> None:
         if self.cut:
@@ -134,7 +138,9 @@ class OutgoingResponse:
 
     async def _turn_away(self) -> None:
         self.cut, self._status = True, 401
-        answer = refusal(self._scope["path"], 401, "your token is good no more; make another with gpuyard token create")
+        answer = refusal(
+            self._scope["path"], 401, "your token or your rights have ended; ask again, or make another token"
+        )
         headers = [*answer.raw_headers, *self._more({"headers": answer.raw_headers})]
         await self._send({"type": "http.response.start", "status": 401, "headers": headers})
         await self._send({"type": "http.response.body", "body": answer.body})
@@ -160,8 +166,8 @@ class OutgoingResponse:
         return "nobody" if caller is None else caller.via
 
     def _holds(self) -> bool:
-        """Whether the caller's token or session is still valid: a response may go on for hours."""
-        return self._auth.credentials.holds(self._via)
+        caller = self._caller
+        return caller is None or self._auth.authenticator.holds(caller)
 
     def note(self) -> None:
         scope, status = self._scope, self._status
@@ -241,7 +247,7 @@ class AuthMiddleware:
             state["caller"] = caller
             if foreign and not caller.via.startswith("token"):
                 raise Forbidden("a page of another origin gets this with a token only, as X-Auth-Token or ?token=")
-            check_origin(caller, method, path, headers)
+            check_origin(caller, method, path, headers, state.get("secret", ""))
             check_role(caller, method, path)
         check_page_request(method, path, headers)
         check_length(headers, body_limit(path, "caller" in state))

@@ -23,6 +23,7 @@ from gpuyard.server.sockets import Peer, RemoteSocket, process_with
 
 _KEEP = 2.0  # seconds for which an account is cached
 _MOST_CALLERS = 1000
+_MOST_GROUPS = 50  # of one user that quotas count, those with a quota first
 
 
 class Forbidden(GpuyardError):
@@ -51,10 +52,11 @@ class Caller:
     uid: int  # `NO_ACCOUNT` if they have none on this machine
     name: str
     admin: bool
-    groups: tuple[str, ...] = ()  # their Unix groups, the main one first; not one that is theirs alone
+    groups: tuple[str, ...] = ()  # their Unix groups, the main one first
     role: Role = Role.USER
     via: str = "socket"
-    """How they were authenticated: `socket`, `loopback`, `token ID` or `session ID`; `nobody`: not at all."""
+    """How they were authenticated: `socket`, `loopback`, `token ID` or `session ID`; `job ID`: by the socket, as a
+    process of a job that was given fewer rights than its user's; `nobody`: not at all."""
     limits: tuple[str, ...] | None = ()
     """Limits (ulimit) for jobs of a token or by the page; None: they could not be read."""
     by_page: bool = False  # whether the page's process sends the request for them, with a ticket
@@ -64,9 +66,12 @@ class Caller:
         return f"{self.via}, page" if self.by_page else self.via
 
     def group(self, rules: Rules | None) -> str:
-        """The group for quotas and shares: the first that the rules name, else the main one."""
+        """Their groups as of a `Request`: for shares the first that the rules name, or one that is not theirs alone."""
         named = {name for name, _ in (*rules.quotas, *rules.weights)} if rules is not None else set()
-        return next((group for group in self.groups if f"@{group}" in named), next(iter(self.groups), ""))
+        by_rule = [group for group in self.groups if f"@{group}" in named]
+        share = next(iter((*by_rule, *(group for group in self.groups if group != self.name))), "")
+        others = dict.fromkeys(group for group in (*by_rule, *self.groups) if group != share)
+        return ",".join((share, *list(others)[:_MOST_GROUPS]))
 
 
 class Permissions:
@@ -117,9 +122,18 @@ class Permissions:
             raise Forbidden(f"only {whose} may {what}, since the job is {whose}'s; ask {whose}, or {others}")
 
     def check_priority(self, caller: Caller, priority: float) -> None:
-        most = self._settings.max_priority
-        if most is not None and priority > most and not caller.admin:
-            raise UserError(f"priority {priority:g} is more than you may ask for; {most:g} is the highest")
+        most = self._settings.highest_priority
+        if priority > most and not caller.admin:
+            raise UserError(
+                f"priority {priority:g} is more than users may ask for here, which is {most:g} (setting max_priority); "
+                f"ask for {most:g} or less, or ask an admin, who may give a job any priority"
+            )
+
+    def job_role(self, caller: Caller) -> str:
+        """The role that requests of a caller's jobs have at most; empty: that of the user whom they run as."""
+        uid = caller.uid if self._settings.shared else os.geteuid()
+        limited = not caller.admin and uid != NO_ACCOUNT and self.known(uid, caller.via).admin
+        return Role.USER.value if limited else ""
 
     def check_policy(self, caller: Caller, policy: str) -> None:
         """Refuse policies from files to other users: the code runs in the daemon, with all its rights."""

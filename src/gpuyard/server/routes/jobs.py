@@ -153,7 +153,8 @@ class JobRoutes:
     async def edit(self, request: Request, job: str, given: Changes) -> Response:
         """Change what a job, or the open tasks of an array, ask for; null takes something back."""
         permissions = self._context.permissions
-        permissions.check_priority(permissions.caller(request), given.priority)
+        if "priority" in given.given:
+            permissions.check_priority(permissions.caller(request), given.priority)
         if not given.given:
             raise UserError("there is nothing to change; say for example priority or time_limit")
         if given.notify and tasks.owner(self._context.reader, job) != permissions.name(request):

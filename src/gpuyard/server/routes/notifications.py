@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from sqlite3 import Error
 from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
 from fastapi import Query, Request, Response
 from pydantic import Field
@@ -60,8 +61,11 @@ class Notifications:
         self._service: NotificationService | None = None
         self.problem = "they are not set up"
 
-    def open(self) -> NotificationService | None:
-        """Make the service; if that fails, `problem` says why, and the daemon goes on without."""
+    def open(self, url: str) -> NotificationService | None:
+        """Make the service of a daemon whose API is at this URL, if it is on TCP.
+
+        If that fails, `problem` says why, and the daemon goes on without.
+        """
         daemon = self._context.daemon
         sources = Sources(
             self._context.settings.database,
@@ -71,7 +75,7 @@ class Notifications:
             daemon.engine.read_log,
         )
         try:
-            self._service = NotificationService(self._context.settings, sources)
+            self._service = NotificationService(self._context.settings, sources, urlsplit(url).port or 0)
         except (Error, OSError, UserError) as error:
             self.problem = str(error)
         return self._service
@@ -109,7 +113,7 @@ class Notifications:
             changes["notify_on"] = list(check_events(asked.notify_on)) if asked.notify_on else []
         if asked.notify:
             try:
-                refs = await asyncio.wrap_future(self.service.refs(self.caller(request).name, asked.notify))
+                refs = await asyncio.to_thread(self.service.refs, self.caller(request).name, asked.notify)
             except NoSuchSubscription as error:  # a field of the request, so 422 and not 404
                 raise UserError(str(error)) from error
             changes["notify"] = list(refs)

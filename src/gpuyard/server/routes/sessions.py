@@ -15,7 +15,6 @@ from gpuyard.server.auth.authentication import (
     TooManyFailures,
     Unauthenticated,
     WrongToken,
-    session_secret,
     source_of,
 )
 from gpuyard.server.auth.credentials import Session, Token
@@ -60,9 +59,9 @@ class SessionRoutes:
     async def who(self, request: Request) -> Response:
         """Who one is, and how that is known."""
         caller = self._permissions.caller(request)
-        secret = session_secret(dict(request.scope["headers"]))
         if not caller.via.startswith("session"):
             return reply(self._json(caller))
+        secret: str = getattr(request.state, "secret", "")
         found = self._auth.credentials.session(secret, source_of(request.scope, self._auth.settings))
         return reply(self._json(caller, found[0] if found else None, secret))
 

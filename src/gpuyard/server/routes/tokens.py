@@ -126,7 +126,10 @@ class TokenRoutes:
 
     def _check(self, caller: Caller, user: str, role: Role) -> None:
         if caller.via not in ("socket", "loopback") and not caller.admin:
-            raise Forbidden("a token cannot make tokens, unless it is an admin's; do it on the daemon's machine")
+            raise Forbidden(
+                "a token cannot make tokens, nor can a job that was submitted with one, unless it is an admin's; do it "
+                "on the daemon's machine"
+            )
         if not _NAME.fullmatch(user) or user == ANONYMOUS.name:
             raise UserError(f"'{user}' cannot be a user's name; write letters, digits, and _ . - in between")
         if not caller.admin and (user != caller.name or role is Role.ADMIN):
@@ -140,10 +143,16 @@ class TokenRoutes:
             )
 
     def _uid(self, user: str, role: Role) -> int | None:
-        """The uid that the token's jobs run as; None where all jobs run as the daemon's user."""
-        if not self._auth.settings.shared or role is Role.VIEWER:
+        """The uid of the token's owner, whom its jobs run as; None where all jobs run as the daemon's user."""
+        if not self._auth.settings.shared:
             return None
-        if (uid := uid_of(user)) is None:
+        uid = uid_of(user)
+        if role is Role.ADMIN and uid is not None and not self._permissions.known(uid, "socket").admin:
+            raise UserError(
+                f"{user} is not an admin here, so an admin token of {user} would be no more than a user token; make "
+                f"a user token, or add {user} to the group {self._auth.settings.admin_group} first"
+            )
+        if uid is None and role is not Role.VIEWER:
             raise UserError(
                 f"there is no account {user} on this machine, and jobs run as their owner; make one with "
                 f"useradd {user}, or a token that may only look, with --role viewer"

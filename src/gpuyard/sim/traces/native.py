@@ -8,6 +8,7 @@ import json
 import lzma
 import os
 import re
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -156,7 +157,7 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
     # /dev/stdout may be a file that a shell has open: that one must be written, not another in its place.
     direct = path.is_absolute() and path.parts[1] in ("dev", "proc")
     direct = direct or (final.exists() and not final.is_file())  # a pipe, for example
-    draft = final if direct else final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    draft = final if direct else final.with_name(f".{final.name}.{secrets.token_hex(8)}.tmp")
     try:
         with draft.open("wb" if direct else "xb") as raw:
             with _PACKERS.get(path.suffix, nullcontext)(raw) as stream:
