@@ -135,7 +135,7 @@ def _of_script(script: str, options: Options, settings: BatchSettings) -> dict[s
 
 
 def _described(options: Options, words: list[str], settings: BatchSettings, own_id: bool) -> dict[str, Any]:
-    found = Request(**vars(options), command=words).describe(in_place=True, elsewhere=settings.remote)
+    found = Request(**vars(options), command=words).describe(in_place=True, elsewhere=settings.remote, check=False)
     return {**found, "own_id": True} if own_id else found
 
 
@@ -181,7 +181,7 @@ def _script_lines(path: str) -> Options:
     if options.array:
         raise UserError(f"{path} asks for --array, but a row is one job; leave it out, and write a row for each")
     try:  # on their own, so that a mistake is blamed on the script
-        Request(**vars(options.changed(chdir=None)), command=[path]).describe(in_place=True)
+        Request(**vars(options.changed(chdir=None)), command=[path]).describe(in_place=True, check=False)
     except UserError as error:
         raise UserError(f"{path}, in its lines for gpuyard: {error}") from error
     return options

@@ -127,7 +127,7 @@ class Request(Options):
 
     command: Command
 
-    def describe(self, *, in_place: bool = False, elsewhere: bool = False) -> dict[str, Any]:
+    def describe(self, *, in_place: bool = False, elsewhere: bool = False, check: bool = True) -> dict[str, Any]:
         """The job as a request to the API; errors are raised before anything is sent.
 
         A script's lines are read, unless it runs in place, like any command. For a daemon elsewhere, nothing of
@@ -147,7 +147,7 @@ class Request(Options):
             body["script"] = script
         _warn_of_deadline(body)
         make = _for_elsewhere if elsewhere else _for_here
-        return make(options, words, body, more, check=script is None and not (in_place and elsewhere))
+        return make(options, words, body, more, check=check and script is None and not (in_place and elsewhere))
 
     def _words(self) -> list[str]:
         words = list(self.command or ())
