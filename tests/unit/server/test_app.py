@@ -34,7 +34,12 @@ async def _ask(path: str, error: Exception) -> tuple[int, dict[str, Any]]:
     failed: Future[Any] = Future()
     failed.set_exception(error)
     daemon = SimpleNamespace(
-        listeners=[], engine=None, commands=None, context=None, ask=lambda command, changes: failed
+        listeners=[],
+        engine=None,
+        commands=None,
+        context=None,
+        bulk=SimpleNamespace(),
+        ask=lambda command, changes: failed,
     )
     app, sent = make_app(Server(cast(Any, daemon), HERE, lambda: None)), list[Any]()
 
