@@ -21,7 +21,7 @@ from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon
 from gpuyard.engines.local.processes import look
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.experiments.interrupts import SIGNALS, interruptible
+from gpuyard.experiments.runner import SIGNALS, interruptible
 
 _PATIENCE = 60.0  # seconds that a daemon may take to come or to go
 _LONGEST = 90  # bytes that the path of a socket can have on every system

@@ -41,12 +41,11 @@ from gpuyard.server.proxy.supervisor import PageSupervisor
 from gpuyard.server.requests import JobIntake, NotJson
 from gpuyard.server.responses import reply
 from gpuyard.server.routes.batches import BatchRoutes
-from gpuyard.server.routes.bulk import BulkRoutes
 from gpuyard.server.routes.estimates import EstimateRoutes
 from gpuyard.server.routes.gpus import GpuRoutes, NoSuchGpu
 from gpuyard.server.routes.grants import GrantRoutes
 from gpuyard.server.routes.health import HealthRoutes
-from gpuyard.server.routes.job_lists import JobListing, ListRoutes
+from gpuyard.server.routes.job_lists import BulkRoutes, JobListing, ListRoutes
 from gpuyard.server.routes.jobs import JobLookup, JobRoutes
 from gpuyard.server.routes.leases import Holders, LeaseRoutes, RecentReasons
 from gpuyard.server.routes.limits import LimitRoutes

@@ -38,6 +38,7 @@ async def _ask(path: str, error: Exception) -> tuple[int, dict[str, Any]]:
         engine=SimpleNamespace(owner=lambda pid: None),
         commands=None,
         context=None,
+        bulk=SimpleNamespace(),
         ask=lambda command, changes: failed,
     )
     app, sent = make_app(Server(cast(Any, daemon), HERE, lambda: None)), list[Any]()

@@ -107,6 +107,10 @@ def _read_command(form: Form, found: ParsedForm) -> None:
 def read_field(field: JobField, text: str, moment: Moment) -> RequestBody:
     """What the text of a field says; raises `UserError` where that is nothing, or beyond the field's limits."""
     found = _CHECKS.get(field.kind, _plain)(field, text, moment)
+    value = found.get(field.name)
+    texts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
+    if field.longest and any(isinstance(one, str) and len(one) > field.longest for one in texts):
+        raise UserError(f"{field.name} has {field.longest:,} characters at most")
     return {} if field.kind is kinds.VARIABLES and not found[field.name] else found
 
 
