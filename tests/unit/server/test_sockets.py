@@ -139,8 +139,8 @@ def test_asyncio_takes_a_few_connections_at_once() -> None:
         for _ in range(40):
             stack.enter_context(socket.create_connection(listener.getsockname()))
         taken = []
-        with pytest.raises(BlockingIOError):
-            while True:
+        with contextlib.suppress(BlockingIOError):
+            while len(taken) < 100:
                 taken.append(stack.enter_context(listener.accept()[0]))
         assert len(taken) == 16
         taken[0].close()
