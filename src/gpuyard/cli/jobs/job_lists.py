@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from gpuyard.cli.common_options import DaemonOptions, Json, option, option_groups, past_time
 from gpuyard.cli.terminal import output
@@ -65,6 +65,9 @@ def _first(client: Client, states: list[str]) -> tuple[int, int]:
     return shown, total - shown
 
 
+_STANDING: Final = ("reason", "progress", "expected_end", "expected_by")
+
+
 def print_jobs(jobs: Columns, now: float, shown: int) -> None:
     from gpuyard.cli.terminal.text_table import how_far, indices, print_table, share, span
 
@@ -82,8 +85,8 @@ def print_jobs(jobs: Columns, now: float, shown: int) -> None:
         ],
         [span(start, end or now) for start, end in zip(starts, ends, strict=True)],
         [
-            reason or how_far(progress, None if end is None else end - now)
-            for reason, progress, end in zip(jobs["reason"], jobs["progress"], jobs["expected_end"], strict=True)
+            reason or how_far(progress, None if end is None else end - now, by)
+            for reason, progress, end, by in zip(*(jobs[key] for key in _STANDING), strict=True)
         ],
     )
     rows = islice(zip(*columns, strict=True), shown)

@@ -128,6 +128,7 @@ class Row(NamedTuple):
     ended: float | None
     priority: float
     progress: Progress | None
+    end: float | None = None  # when it should
 
 
 class Part(NamedTuple):
@@ -234,7 +235,7 @@ class Model:
 
 def rows_of(columns: Columns) -> tuple[Row, ...]:
     names = ("id", "name", "user", "state", "reason", "gpus", "gpu_count", "gpu_memory", "waiting_since", "started")
-    given: list[Any] = [columns[name] for name in (*names, "ended", "priority", "progress")]  # type: ignore[literal-required]
+    given: list[Any] = [columns[name] for name in (*names, "ended", "priority", "progress", "expected_end")]  # type: ignore[literal-required]
     return tuple(
         Row(*row)._replace(name=row[1] or "-", reason=row[4] or "", gpus=tuple(row[5]))
         for row in zip(*given, strict=True)
