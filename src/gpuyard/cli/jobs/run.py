@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, LocalOnlyOptions, option, option_groups
+from gpuyard.cli.common_options import DaemonOptions, LocalOnlyOptions, NoWait, option, option_groups
 from gpuyard.cli.jobs.job_options import Estimate, From, GpuMemory, Priority, Tags, duration
 from gpuyard.cli.jobs.logs import exit_code, follow, log_of, outcome
 from gpuyard.cli.jobs.submit import Request, run_in_place, send
@@ -42,6 +42,7 @@ def acquire(
     estimate: Estimate = None,
     tag: Tags = None,
     pid: Pid = None,
+    no_wait: NoWait = False,
     uuids: Annotated[bool, option("--uuids", "Print UUIDs instead of indices.")] = False,
     json: Annotated[bool, option("--json", "Print id, indices, UUIDs and holder as JSON.")] = False,
 ) -> None:
@@ -52,7 +53,7 @@ def acquire(
     among = None if from_ is None else parse_indices(from_)
     lease, holder = leases.of_this_job(gpus, among), None
     if lease is None:
-        client, found = daemon.client(), find_holder(pid)
+        client, found = daemon.client(no_wait=no_wait), find_holder(pid)
         holder = found.pid
         try:
             job = leases.LeaseRequest(client, output.say).obtain(
