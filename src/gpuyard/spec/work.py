@@ -45,6 +45,8 @@ class Work:
     """Empty: truncate at the first attempt, append at later ones."""
     script: str = ""
     """Hash of the script, which is stored separately like an environment."""
+    attach: tuple[str, ...] = ()
+    """What stands before the command while `gpuyard run` waits for it: see `client.attachment`."""
     slurm: bool = False
     notify: tuple[str, ...] = ()
     """Names of subscriptions, `#12` for a URL that is stored separately, `all` or `none`."""

@@ -234,9 +234,10 @@ def _is_after_dashes(words: Sequence[str], line: Sequence[str]) -> bool:
     return bool(words) and len(line) > len(words) and line[-len(words) - 1] == "--"
 
 
-def send(in_place: bool, request: Request, client: Client) -> str:
+def send(in_place: bool, request: Request, client: Client, **more: Any) -> str:
     """Queue what a command line asks for; the job's id."""
-    return _send_described(request.describe(in_place=in_place, elsewhere=client.host is not None), client)
+    wanted = request.describe(in_place=in_place, elsewhere=client.host is not None)
+    return _send_described({**wanted, **more}, client)
 
 
 def _send_described(wanted: dict[str, Any], client: Client) -> str:

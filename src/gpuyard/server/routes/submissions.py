@@ -167,6 +167,9 @@ class Submission(AskedForJob):
     hold: bool = False
     array: ArrayText = None
     script: Annotated[Text | None, Field(description="A text that is run in place of the command's first word.")] = None
+    attach: Annotated[
+        list[Word], Field(max_length=8, description="Words before the command that tie it to a terminal.")
+    ] = []  # noqa: RUF012
     own_id: Annotated[bool, Field(description="Whether `{id}` in its command is its id.")] = False
     row: Annotated[BatchRow | None, Field(description="Of a batch: where it stands in the file.")] = None
 
@@ -202,6 +205,7 @@ class Submission(AskedForJob):
             "directory": directory,
             "output_limit": settings.output_limit,
             "umask": self.umask,
+            "attach": tuple(self.attach),
             "estimated": self.estimated,
             "auto_memory": self.gpu_memory == "auto" or (self.gpu_memory is None and bool(self.profile)),
             "row": None if row is None else (row.number, row.wave, row.epochs, row.priority),
@@ -362,7 +366,7 @@ class Copy(Changes):
     def copied(self, work: Work, request: Request, settings: Settings) -> JobRequest:
         """The new job, without the old one's dependencies, begin time and deadline."""
         fresh = replace(request, after=(), begin=0.0, deadline=math.inf, array="", at_most=0)
-        new = replace(work, task=None, tasks=None, predicted=None, profiles="", ooms=0, blameless=0)
+        new = replace(work, task=None, tasks=None, predicted=None, profiles="", ooms=0, blameless=0, attach=())
         work, request = self.applied(new, fresh, settings)
         if self.command is not None:
             is_usual = work.name == program(work.command) and self.name is None
