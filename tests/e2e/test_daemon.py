@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.yard import Done, Yard, finish, until
@@ -90,7 +91,9 @@ def test_up_and_down(own_yard: Yard) -> None:
         assert "the flags change nothing" in again.err
         id = own_yard.submit("--", "sh", "-c", GO_ON)
         own_yard.await_output(id, b"on\n")
+        assert Path(own_yard.client.socket).exists()
         assert own_yard("down") == (0, "gpuyard is down; 1 job goes on running\n", "")
+        assert not Path(own_yard.client.socket).exists()  # so that nobody waits for the next one
         nothing = own_yard("down", "--json")
         assert (nothing.code, nothing.out) == (0, "")
         assert "there is nothing to end" in nothing.err

@@ -64,7 +64,43 @@ def test_an_estimate_tells_when_who_says_nothing_should_end(yard: Yard) -> None:
     assert yard.wait(silent)["expected_end_at"] is None
     yard.client.cancel(waiting, grace=0)
     limited = yard.submit("--time", "1h", "--", "sleep", "1000")
-    assert yard.client.job(limited, wait=30, until="start")["expected_end_at"] is None  # a limit is no estimate
+    job = yard.client.job(limited, wait=30, until="start")
+    begin, end = (datetime.fromisoformat(job[key] or "") for key in ("started_at", "expected_end_at"))
+    assert (end - begin).total_seconds() == pytest.approx(3600, abs=0.01)
+    assert job["expected_by"] == "limit"
+    assert re.search(r"(1h 00m|59m \d\ds) left at most", yard("ps").out)
+
+
+def test_when_a_job_starts_is_told_by_progress_and_only_of_the_first_in_line(yard: Yard) -> None:
+    """One source for `ps`, `show`, `explain` and their JSON: not the limit, where the job tells how far it is."""
+    sh = ("--gpus", "4", "--", "sh", "-c")
+    runs = yard.submit("--time", "10h", *sh, "printf ' 25%%|##5       | 1/4 [00:01<59:00,  1.00s/it]'; sleep 1000")
+    until(lambda: yard.client.job(runs)["progress"])
+    first, *others = (yard.submit("--gpus", "4", "--", "true") for _ in range(4))
+    why, ps, job = yard.client.explain(first), yard.json("ps"), yard.client.job(runs)
+    assert job["expected_by"] == "progress"
+    [blocker] = why["must_end_first"]
+    assert (why["place"], blocker["id"], blocker["expected_by"]) == (1, runs, "progress")
+    ends = [datetime.fromisoformat(at or "").timestamp() for at in (why["expected_at"], blocker["expected_at"])]
+    [told] = [datetime.fromisoformat(one["expected_end_at"]).timestamp() for one in ps if one["id"] == runs]
+    assert ends == [pytest.approx(told, abs=2.0)] * 2  # hours before the limit
+    assert ["; expected to fit at" in one["reason"] for one in ps[1:]] == [True, False, False, False]
+    last = yard.client.explain(others[-1])
+    assert (last["place"], last["needs"], last["ahead"]) == (4, "any 4 GPUs", [first, *others[:-1]])
+    assert (last["must_end_first"], last["expected_at"]) == ([], None)  # the end of no one job would help it
+    assert "It is number 4 in line" in yard("explain", others[-1]).out
+
+
+def test_who_takes_longer_than_expected_ends_nobody_knows_when(yard: Yard) -> None:
+    late = yard.submit("--gpus", "4", "--estimate", "0.01s", "--", "sleep", "1000")
+    waits = yard.submit("--", "true")
+    until(lambda: yard.client.job(late)["expected_by"] == "overdue")
+    assert yard.client.job(late)["expected_end_at"] is None
+    why = yard.client.explain(waits)
+    assert (why["expected_at"], [one["expected_at"] for one in why["must_end_first"]]) == (None, [None])
+    assert "expected" not in (why["reason"] or "")
+    assert "takes longer than expected" in yard("explain", waits).out
+    assert "longer than expected" in yard("ps").out
 
 
 def test_a_new_attempt_begins_anew(own_yard: Yard) -> None:

@@ -204,7 +204,9 @@ class Job(TypedDict):
     ran_before: float
     """Seconds that earlier attempts ran whose work it goes on with: those that were preempted."""
     expected_end_at: str | None
-    """Of a running job, by its estimate or what its like took."""
+    """Of a running job; never in the past."""
+    expected_by: str | None
+    """By what: `progress estimate runs` (of similar jobs) or `limit`, at the latest; `overdue`: it takes longer."""
     gpu_count: int
     gpu_memory: int | None
     priority: float
@@ -311,7 +313,9 @@ class Columns(TypedDict):
     ran_before: list[float]
     """Seconds that earlier attempts ran whose work each goes on with."""
     expected_end: list[float | None]
-    """When each that runs should be over, by its estimate or what its like took."""
+    """When each that runs should be over; never in the past."""
+    expected_by: list[str | None]
+    """By what, as in `Job`."""
     priority: list[float]
     tags: list[list[str]]
     kind: list[str]
@@ -451,6 +455,8 @@ class Blocker(TypedDict):
     user: str
     gpus: list[int]
     expected_at: str | None
+    expected_by: str | None
+    """As in `Job`."""
 
 
 class Explanation(TypedDict):
@@ -462,8 +468,16 @@ class Explanation(TypedDict):
     code: str | None
     details: dict[str, Any]
     expected_at: str | None
+    """When it should start; only of the first in line, and never in the past."""
+    expected_by: str | None
+    """As in `Job`, of the job that has to end last; `limit`: it starts at the latest then."""
+    place: int | None
+    """Its place in line, from 1; null: it does not wait for its turn."""
+    needs: str | None
+    """Which GPUs would do for it, as `any 8 GPUs`."""
     ahead: list[str]
     must_end_first: list[Blocker]
+    """Empty while others go first: no end of a job would help it then."""
     gpus: list[int]
     tasks: NotRequired[dict[str, int]]
     """Of an array, of whose tasks this is the next: how many of them are in each state."""

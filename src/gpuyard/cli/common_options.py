@@ -37,6 +37,7 @@ def argument(metavar: str, help: str, **settings: Any) -> Any:
     return typer.Argument(metavar=metavar, help=help, **settings)
 
 
+NoWait = Annotated[bool, option("--no-wait", "Do not wait for a daemon that restarts (10m): fail at once.")]
 Json = Annotated[bool, option("--json", "Print JSON instead of a table.")]
 
 
@@ -157,8 +158,8 @@ class LocalOptions:
 
         return settings({"data_dir": self.data_dir, "socket": self.socket, **flags})
 
-    def client(self, timeout: float = 30.0) -> Client:
-        return DaemonOptions(self.data_dir, self.socket).local(timeout)
+    def client(self, timeout: float = 30.0, no_wait: bool = False) -> Client:
+        return DaemonOptions(self.data_dir, self.socket).local(timeout, no_wait)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class DaemonOptions:
     host: Host = None
     ca_file: CaFile = None
 
-    def client(self, timeout: float = 30.0) -> Client:
+    def client(self, timeout: float = 30.0, no_wait: bool = False) -> Client:
         import os
 
         from gpuyard.cli.terminal import output
@@ -185,17 +186,16 @@ class DaemonOptions:
         if self.host is not None and local:
             raise UserError("--host is for a daemon elsewhere, --data-dir and --socket for one here; give one of them")
         if local or not (host := self.host or os.environ.get("GPUYARD_HOST")):
-            return self.local(timeout)
-        return Client(host=host, ca=self.ca_file, timeout=timeout, say=output.say)
+            return self.local(timeout, no_wait)
+        return Client(host=host, ca=self.ca_file, timeout=timeout, say=output.say, no_wait=no_wait)
 
-    def local(self, timeout: float = 30.0) -> Client:
+    def local(self, timeout: float = 30.0, no_wait: bool = False) -> Client:
         from gpuyard.cli.terminal import output
         from gpuyard.client.client import Client
         from gpuyard.config import daemon_socket
 
-        return Client(
-            daemon_socket({"data_dir": self.data_dir, "socket": self.socket}), timeout=timeout, say=output.say
-        )
+        socket = daemon_socket({"data_dir": self.data_dir, "socket": self.socket})
+        return Client(socket, timeout=timeout, say=output.say, no_wait=no_wait)
 
 
 def _complete(finished: bool) -> Callable[[typer.Context, str], Iterator[tuple[str, str]]]:

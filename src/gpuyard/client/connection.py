@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from gpuyard.client.retry import PATIENCE, Absence, to_stderr
 from gpuyard.client.transport import (
     Answer,
+    Away,
     HungUp,
     NoDaemon,
     Reply,
@@ -142,7 +143,6 @@ _API = "/api/v1"
 LONG = 600.0  # seconds that the daemon may take longer for a request about many jobs
 POLL = 30.0  # seconds that the daemon lets one request wait, at most
 _PAGE = 10_000  # jobs that the daemon lists at once, at most
-_ONCE = 30.0  # seconds for which a request with an idempotency key is retried
 
 
 class Connection:
@@ -158,12 +158,13 @@ class Connection:
         data_dir: str | os.PathLike[str] | None = None,
         timeout: float = 30.0,
         say: Callable[[str], None] = to_stderr,
+        no_wait: bool = False,
     ) -> None:
         if host is not None and (socket is not None or data_dir is not None):
             raise UserError("a daemon is at a host, or at a socket of this machine; say only where it is")
         if host is None and socket is None and data_dir is None:
             host = os.environ.get("GPUYARD_HOST") or None
-        self.timeout, self.say = timeout, say
+        self.timeout, self.say, self._no_wait = timeout, say, no_wait
         self._host: Host | None = None
         if host is not None:
             from gpuyard.client.hosts import parse_host  # here and below: a submit on this machine needs no host
@@ -235,10 +236,13 @@ class Connection:
     def _ask_once(
         self, target: str, body: Mapping[str, Any], key: str | None = None, *, patience: float = 0.0
     ) -> dict[str, Any]:
-        """Send a request with an idempotency key, so that retries take effect once; it may take `patience` longer."""
+        """Send a request with an idempotency key, so that retries take effect once; waits for a daemon.
+
+        The daemon may take `patience` longer than usual for it.
+        """
         headers = {"Idempotency-Key": check_header("a key", key or os.urandom(16).hex())}
         data = encode(body)
-        found = self._patiently(lambda: self._read(self._send("POST", target, data, patience, headers)), _ONCE)
+        found = self._patiently(lambda: self._read(self._send("POST", target, data, patience, headers)), anew=True)
         for warning in found.get("warnings", ()):
             self.say(f"warning: {warning}")
         return found
@@ -290,16 +294,17 @@ class Connection:
             raise
         self._reached = True
 
-    def _patiently(self, call: Callable[[], T], patience: float = PATIENCE) -> T:
-        """Wait for a daemon that went away; one that never answered is not waited for."""
+    def _patiently(self, call: Callable[[], T], patience: float = PATIENCE, anew: bool = False) -> T:
+        """Wait for a daemon that went away; `anew`: also for one that was away before anything was asked of it."""
         absence = Absence(patience, self.say)
         while True:
             try:
                 return call()
             except NoDaemon as error:
-                if not self._reached:
+                if self._no_wait or not (self._reached or (anew and isinstance(error, Away))):
                     raise
-                absence.endure(error)
+                self._reached = True  # a moment later the next one may have removed the socket to make its own
+                absence.endure(error, "; gpuyard up starts one" if anew else "")
 
 
 def query_of(**values: Any) -> str:

@@ -27,11 +27,11 @@ class Absence:
         self._patience, self._say = patience, say
         self._end: float | None = None
 
-    def endure(self, error: NoDaemon) -> None:
-        """Wait a moment, or raise the error if it was away for too long. Reports the absence once."""
+    def endure(self, error: NoDaemon, advice: str = "") -> None:
+        """Wait a moment, or raise the error if it was away for too long. Reports the absence once, with `advice`."""
         if self._end is None:
             self._end = time.monotonic() + self._patience
-            self._say(f"the daemon went away; this waits {format_duration(self._patience)} for the next one")
+            self._say(f"the daemon went away; this waits {format_duration(self._patience)} for the next one{advice}")
         elif time.monotonic() >= self._end:
             raise error
         time.sleep(_LOOK)

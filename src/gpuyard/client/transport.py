@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import stat
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO, NamedTuple, Protocol, cast
 
@@ -18,6 +19,10 @@ _PIECE = 2**16
 
 class NoDaemon(GpuyardError):
     """No daemon answers; start one with gpuyard up (or gpuyard serve)."""
+
+
+class Away(NoDaemon):
+    """The daemon has gone and may come back: it was killed, or restarts. `gpuyard down` leaves no socket behind."""
 
 
 class HungUp(NoDaemon):
@@ -228,8 +233,16 @@ class UnixTransport:
         if isinstance(error, PermissionError):
             return GpuyardError(f"you may not connect to {self.name}; ask whoever runs that daemon")
         if isinstance(error, FileNotFoundError | NotADirectoryError | ConnectionError):
-            return NoDaemon(f"no daemon answers at {self.name}; start one with gpuyard up (or gpuyard serve)")
+            kind = Away if isinstance(error, ConnectionError) and _is_socket(self.name) else NoDaemon
+            return kind(f"no daemon answers at {self.name}; start one with gpuyard up (or gpuyard serve)")
         return error
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -245,6 +245,13 @@ class Draft:
         order = until.argsort(kind="stable")
         spots = laid_out(new, [spot for _, spot in self.found], until)
         return _in_order(order, np.concatenate((rows, new)), until, old, spots)
+
+    def holders_expecting(self, ends: Mapping[str, float]) -> Holders:
+        """The same by other expectations; who is not among these ends nobody knows when."""
+        holders, ids = self.holders_by_end(), self.snapshot.state.ids
+        until = np.array([ends.get(ids[row], np.inf) for row in holders.rows.tolist()], dtype=np.float64)
+        nobody = laid_out(EMPTY, [], until[:0])
+        return _in_order(until.argsort(kind="stable"), holders.rows, until, holders, nobody)
 
     def finish(self) -> Plan:
         """Decide which job gets which GPU, once it is known which jobs keep theirs."""

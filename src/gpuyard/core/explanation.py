@@ -16,7 +16,6 @@ from gpuyard.core.loops.conservative import book, earliest, new_profile
 from gpuyard.core.loops.placement import claim, fits, release
 from gpuyard.core.loops.pool import Ints, on_copy
 from gpuyard.core.reasons import Priority, Reason, Reserved, Resources, Room
-from gpuyard.core.state import State
 from gpuyard.core.usage.admission import Decision
 from gpuyard.errors import Bug
 
@@ -51,13 +50,26 @@ def explain(
     return found
 
 
-def blockers(draft: Draft, row: int) -> list[tuple[int, float]]:
-    """Running jobs that would have to end before a waiting one fits, and when each is expected to.
+def expected_fit(draft: Draft, row: int, ends: Mapping[str, float]) -> float | None:
+    """When enough should be free for a job that goes first; None: nobody knows. `ends`: those of running jobs."""
+    at, _ = reserve(row, draft.holders_expecting(ends), draft.site)
+    return at if np.isfinite(at) else None
+
+
+def rivals(draft: Draft, row: int, ahead: Ints) -> Ints:
+    """Those of the jobs ahead that could take a GPU which this one could use."""
+    scopes, scope = draft.demand.scopes, draft.demand.scope
+    found: Ints = ahead[(scopes[scope[ahead]] & scopes[scope[row]]).any(axis=1)]
+    return found
+
+
+def blockers(draft: Draft, row: int, ends: Mapping[str, float]) -> list[int]:
+    """Running jobs that would have to end before a waiting one fits.
 
     As few as are enough, by expected end; all of them, if even that is not enough; none, if it could not start then
     since GPUs are withdrawn or drained.
     """
-    holders = overdue_end_soon(draft.holders_by_end(), draft.snapshot.now)
+    holders = draft.holders_expecting(ends)
     site = on_copy(draft.site)
     left: list[int] = []
     for i in range(len(holders.rows)):
@@ -74,12 +86,7 @@ def blockers(draft: Draft, row: int) -> list[tuple[int, float]]:
             left.remove(i)
         else:
             release(site, int(holders.rows[i]), held_spot(holders, i))
-    return [(int(holders.rows[i]), float(holders.until[i])) for i in left]
-
-
-def ends_at(state: State, job: str) -> float:
-    row = state.row_of[job]
-    return float(state.table.started[row] + state.table.estimate[row])
+    return [int(holders.rows[i]) for i in left]
 
 
 def _kept_head(draft: Draft) -> int:

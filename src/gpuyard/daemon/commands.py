@@ -13,7 +13,7 @@ import numpy as np
 from gpuyard.core.check import check_policy
 from gpuyard.core.draft import Draft
 from gpuyard.core.events import Cancelled, Edited, Held, Released
-from gpuyard.core.explanation import blockers, ends_at
+from gpuyard.core.explanation import blockers, expected_fit, rivals
 from gpuyard.core.limits.gates import Gates, gated
 from gpuyard.core.limits.reservations import restricted
 from gpuyard.core.loops.pool import Ints
@@ -27,6 +27,7 @@ from gpuyard.daemon.devices.gpu_shares import fitted_share, permanent_refusal
 from gpuyard.daemon.jobs.estimates import Estimates
 from gpuyard.daemon.jobs.intake import BatchOptions, Intake, IntakeResult, JobRequest, NewJobs
 from gpuyard.daemon.jobs.outcomes import Outcomes
+from gpuyard.daemon.jobs.progress_reader import Expected
 from gpuyard.daemon.jobs.stops import REQUEUED, Stops
 from gpuyard.daemon.planning import Planning, failure_of
 from gpuyard.daemon.store.log import NoSuchJob
@@ -196,11 +197,23 @@ class Edit(NamedTuple):
     dependency: str | None = None  # None: it stays
 
 
+class Due(NamedTuple):
+    """The job that is first in line, and when enough should be free for it; `at` None: nobody knows."""
+
+    job: str
+    at: float | None
+    by: str = ""  # as in `Expected`, of the job that has to end last
+
+
+NOBODY = Due("", None)
+
+
 @dataclass(frozen=True, slots=True)
 class Why:
     reason: Reason
     ahead: list[str]  # waiting jobs that go first, in order
-    blockers: list[tuple[str, float]]  # running jobs that would have to end first, and when each is expected to
+    blockers: list[str]  # jobs that would have to end first, where the end of just these would help
+    due: Due = NOBODY
 
 
 class Commands:
@@ -369,27 +382,51 @@ class Commands:
         """The same as of a moment ago, where they take long to find; None: ask again. For any thread."""
         return self._reasons if time.monotonic() < self._recent_until else None
 
-    def explain(self, job: str) -> Why | None:
-        """Why a job waits; None if it does not, or is held."""
+    def due(self, reasons: Mapping[str, Reason], ends: Mapping[str, Expected]) -> Due:
+        """The first in line, and when it should start; `ends`: when running jobs should end.
+
+        Nobody is first where whatever fits may go ahead. Of the jobs behind the first nothing is known: those before
+        them may run for any time.
+        """
+        first, state = next(iter(reasons), ""), self._context.state
+        row = state.row_of.get(first)
+        if row is None or state.phase[row] is not Phase.QUEUED or not isinstance(reasons[first], Resources):
+            return NOBODY
+
+        def look(planner: OrderedPlanner) -> Due:
+            if planner.discipline == "skip":
+                return NOBODY
+            at = expected_fit(self._draft(planner), row, _instants(ends))
+            return Due(first, at, next((end.by for end in ends.values() if at is not None and end.at == at), ""))
+
+        return self._planning.by_policy(look)
+
+    def _draft(self, planner: OrderedPlanner) -> Draft:
+        state, now = self._context.state, self._context.clock.now()
+        demand = restricted(state, now) or state.table.demand  # GPU by GPU: some may be drained
+        return Draft(Snapshot(state, now), planner.policy, planner.code, 0, demand)
+
+    def explain(self, job: str, ends: Mapping[str, Expected]) -> Why | None:
+        """Why a job waits; None if it does not, or is held. `ends`: when running jobs should end."""
         if self._phase(job) is not Phase.QUEUED:
             return None
         reasons = self.reasons()
         if job not in reasons:  # it starts in this very moment
             return None
-        reason, state, now = reasons[job], self._context.state, self._context.clock.now()
+        reason, state = reasons[job], self._context.state
         if isinstance(reason, Dependency):
-            return Why(reason, [], [(other, ends_at(state, other)) for other in reason.jobs])
+            return Why(reason, [], reason.jobs)
         if not isinstance(reason, Resources | Priority | Reserved):
             return Why(reason, [], [])  # no job's end would help it
-        demand = restricted(state, now) or state.table.demand  # GPU by GPU: some may be drained
+        ahead, row = list(reasons)[: list(reasons).index(job)], state.row_of[job]
+        others = np.array([state.row_of[other] for other in ahead], dtype=np.int64)
 
-        def look(planner: OrderedPlanner) -> list[tuple[int, float]]:
-            draft = Draft(Snapshot(state, now), planner.policy, planner.code, 0, demand)
-            return blockers(draft, state.row_of[job])
+        def look(planner: OrderedPlanner) -> list[int]:
+            draft = self._draft(planner)
+            return [] if len(rivals(draft, row, others)) else blockers(draft, row, _instants(ends))
 
         found = self._planning.by_policy(look)
-        ahead = list(reasons)[: list(reasons).index(job)]
-        return Why(reason, ahead, [(state.ids[row], until) for row, until in found])
+        return Why(reason, ahead, [state.ids[row] for row in found], self.due(reasons, ends))
 
     def facts(self) -> dict[str, Any]:
         context = self._context
@@ -415,6 +452,10 @@ class Commands:
         if state.phase[row].over:
             raise over(job, state.phase[row])
         return state.phase[row]
+
+
+def _instants(ends: Mapping[str, Expected]) -> dict[str, float]:
+    return {job: end.at for job, end in ends.items() if end.at is not None}
 
 
 def over(job: str, state: str) -> NotNow:

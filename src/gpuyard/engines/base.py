@@ -65,6 +65,7 @@ class Task:
     output: str = ""  # the file that its output goes to, opened by the job's own side; empty: ours
     error: str = ""  # the file that its errors go to, if not where its output goes
     append: bool = False  # whether these files are appended to; else what they held is lost
+    attach: tuple[str, ...] = ()  # what stands before the command, and ties it to somebody's terminal
     mps: Client | None = None  # of a client of MPS: what it may have; None: it is none
 
 

@@ -10,18 +10,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon
 from gpuyard.engines.local.processes import look
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.experiments.runner import SIGNALS, interruptible
 
 _PATIENCE = 60.0  # seconds that a daemon may take to come or to go
 _LONGEST = 90  # bytes that the path of a socket can have on every system
@@ -31,6 +32,30 @@ _PARENT_WATCH = 'read -r word || exec "$0" -P -m gpuyard.experiments.private_dae
 """A shell that ends at a word of ours; if we die without one, it clears the folder."""
 _GRACE = 1.0
 _OURS = {"GPUYARD_PORT": "none", "GPUYARD_PAGE": "off", "GPUYARD_SINGLE_USER": "true"}
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Handler = Callable[[int, FrameType | None], object] | signal.Handlers
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[Handler], None]]:
+    """Signals raise KeyboardInterrupt, until what this yields is called with a handler for the time of clearing up.
+
+    Ignored signals stay ignored. Only the main thread can hear any; in others nothing changes.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    heard = [number for number in SIGNALS if main and signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in heard}
+
+    def handle(handler: Handler) -> None:
+        for number in heard:
+            signal.signal(number, handler)
+
+    try:
+        yield handle
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

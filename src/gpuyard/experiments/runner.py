@@ -5,14 +5,10 @@ The back ends are `simulated_backend`, `local_backend` and `gpuyard.kubernetes.e
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from gpuyard.errors import UserError, suggest
@@ -189,27 +185,3 @@ def _warn(watcher: Watcher, run: Run, warnings: Sequence[str]) -> None:
 
 
 # -- signals that end a program, heard like Ctrl-C, so that there is time to clear up ---------------
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-Handler = Callable[[int, FrameType | None], object] | signal.Handlers
-
-
-@contextmanager
-def interruptible() -> Iterator[Callable[[Handler], None]]:
-    """Signals raise KeyboardInterrupt, until what this yields is called with a handler for the time of clearing up.
-
-    Ignored signals stay ignored. Only the main thread can hear any; in others nothing changes.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    heard = [number for number in SIGNALS if main and signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, signal.default_int_handler) for number in heard}
-
-    def handle(handler: Handler) -> None:
-        for number in heard:
-            signal.signal(number, handler)
-
-    try:
-        yield handle
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpuyard.config import Settings
-from gpuyard.daemon.commands import Commands
+from gpuyard.core.reasons import Reason
+from gpuyard.daemon.commands import NOBODY, Commands, Due
 from gpuyard.daemon.context import Asked, Inbox
-from gpuyard.daemon.jobs.progress_reader import ProgressReader
+from gpuyard.daemon.jobs.progress_reader import Expected, ProgressReader
 from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
@@ -105,6 +106,18 @@ class Context:
         """The job that a process belongs to; None if it belongs to none."""
         found = self.daemon.engine.owner(pid)
         return None if found is None else self.daemon.store.open.get(found[0]) or self.reader.job(found[0])
+
+    def ends(self) -> dict[str, Expected]:
+        """When running jobs should end. It reads files: for a thread of its own."""
+        return self.progress.ends(list(self.daemon.store.open.values()), self.daemon.clock.now())
+
+    async def due(self, reasons: Mapping[str, Reason]) -> Due:
+        """The first in line, and when it should start."""
+        if not reasons:
+            return NOBODY
+        ends = await asyncio.to_thread(self.ends)
+        due: Due = await self.look(lambda: self.commands.due(reasons, ends))
+        return due
 
     @property
     def reader(self) -> Reader:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -15,16 +14,16 @@ from typing import Any
 from fastapi import Response
 from pydantic_core import to_json
 
-from gpuyard.core.reasons import BeginTime, Reason, Reservation, Reserved, Resources
-from gpuyard.daemon.commands import Why
+from gpuyard.core.reasons import BeginTime, Priority, Reason, Reservation, Reserved, Resources
+from gpuyard.daemon.commands import NOBODY, Due, Why
 from gpuyard.daemon.jobs.launch import named
-from gpuyard.daemon.jobs.progress_reader import Progress
+from gpuyard.daemon.jobs.progress_reader import Expected, Progress
 from gpuyard.daemon.store.records import UNSAID, Row
 from gpuyard.daemon.store.views import TOTALS, JobView, energy_spent
 from gpuyard.spec.fields import FIELDS
 from gpuyard.spec.notation import AFTER
 from gpuyard.spec.work import DEFAULTS
-from gpuyard.units import format_duration
+from gpuyard.units import format_duration, format_size
 
 _EXACT: ContextVar[bool] = ContextVar("exact", default=False)
 """Whether times in sentences are ISO-8601, for a client that shows them in its user's time zone."""
@@ -59,16 +58,15 @@ def clock(at: float) -> str:
         return "no time that can be told"
 
 
-def sentence(reason: Reason, times: bool = True) -> str:
-    """A reason in words; `times`: whether the expected times of running jobs are known."""
+def sentence(reason: Reason, due: Due) -> str:
+    """A reason in words; `due` is when enough should be free for the first in line, if it is about that job."""
+    latest = " at the latest" if due.by == "limit" else ""
     if isinstance(reason, Resources):
         text = str(replace(reason, expected_at=None))
-        if times and reason.expected_at is not None:
-            text += f"; expected to fit at {clock(reason.expected_at)}"
-        return text
+        return text if due.at is None else f"{text}; expected to fit at {clock(due.at)}{latest}"
     if isinstance(reason, Reserved):
-        due = f", due at {clock(reason.until)}" if times else ", which has waited longer"
-        return f"would fit, but could delay job {reason.behind}{due}"
+        when = "which goes first" if due.at is None else f"due at {clock(due.at)}{latest}"
+        return f"would fit, but could delay job {reason.behind}, {when}"
     if isinstance(reason, BeginTime):
         return f"is not to start before {clock(reason.at)}"
     if isinstance(reason, Reservation):
@@ -79,13 +77,13 @@ def sentence(reason: Reason, times: bool = True) -> str:
     return str(reason)
 
 
-def details(reason: Reason, times: bool) -> dict[str, Any]:
+def details(reason: Reason, due: Due) -> dict[str, Any]:
     found = asdict(reason)
     if isinstance(reason, Resources):
         found.pop("expected_at")
         found |= {"withdrawn": dict(reason.withdrawn), "memory": reason.memory or None}
     elif isinstance(reason, Reserved):
-        found["until"] = iso(reason.until) if times else None
+        found["until"] = iso(due.at)
     elif isinstance(reason, BeginTime):
         found["at"] = iso(reason.at)
     elif isinstance(reason, Reservation):
@@ -93,25 +91,24 @@ def details(reason: Reason, times: bool) -> dict[str, Any]:
     return found
 
 
-def expected_at(reason: Reason) -> float | None:
-    if isinstance(reason, Resources):
-        return reason.expected_at
-    return reason.at if isinstance(reason, BeginTime) else None
-
-
 class ReasonTexts:
     """Reasons in words, each made once: in a long queue many jobs wait for the same reason."""
 
-    def __init__(self, times: bool) -> None:
-        self._times, self._texts = times, dict[int, str]()
+    def __init__(self, due: Due = NOBODY) -> None:
+        self._due, self._texts = due, dict[int, str]()
 
     def __call__(self, reason: Reason | None, view: JobView) -> str | None:
         """The sentence. The reason must live as long as this object, which knows it by its address."""
         if reason is None or _is_retry(view, reason):
             return None  # `state_text` says more
         if id(reason) not in self._texts:
-            self._texts[id(reason)] = sentence(reason, self._times)
+            self._texts[id(reason)] = sentence(reason, due_of(reason, view, self._due))
         return self._texts[id(reason)] + _preempted_by(view)
+
+
+def due_of(reason: Reason, view: JobView, due: Due) -> Due:
+    """When a job, or the one that it could delay, should start: only of the first in line that is known."""
+    return due if due.job == (reason.behind if isinstance(reason, Reserved) else view.id) else NOBODY
 
 
 def _preempted_by(view: JobView) -> str:
@@ -126,10 +123,14 @@ def _is_retry(view: JobView, reason: Reason) -> bool:
     return isinstance(reason, BeginTime) and view.failures > 0 and bool(view.message)
 
 
+_UNKNOWN = Expected()
+
+
 def job_json(
     view: JobView,
     reason: str | None = None,
     progress: Progress | None = None,
+    expected: Expected = _UNKNOWN,
     node: str = "",
     measured: Mapping[str, Any] | None = None,
     granted: Sequence[int] = (),
@@ -149,7 +150,8 @@ def job_json(
         "started_at": iso(view.started),
         "ended_at": iso(view.ended),
         "ran_before": view.ran_before,
-        "expected_end_at": iso(expected_end(view)),
+        "expected_end_at": iso(expected.at),
+        "expected_by": expected.by or None,
         "gpu_count": work["gpu_count"],
         "gpu_memory": work["gpu_memory"],
         "priority": view.priority,
@@ -226,7 +228,11 @@ def dependency(after: Iterable[str]) -> str | None:
 
 
 def columns_json(
-    views: list[JobView], reasons: list[str | None], progress: list[Progress | None], since: list[float]
+    views: list[JobView],
+    reasons: list[str | None],
+    progress: list[Progress | None],
+    expected: list[Expected],
+    since: list[float],
 ) -> dict[str, list[Any]]:
     """What a table shows of jobs, column by column, times in seconds: quick to make and to read for thousands."""
     return {
@@ -243,7 +249,8 @@ def columns_json(
         "started": [view.started for view in views],
         "ended": [view.ended for view in views],
         "ran_before": [view.ran_before for view in views],
-        "expected_end": [expected_end(view) for view in views],
+        "expected_end": [one.at for one in expected],
+        "expected_by": [one.by or None for one in expected],
         "priority": [view.priority for view in views],
         "tags": [view.work.get("tags", []) for view in views],
         "kind": [view.kind for view in views],
@@ -291,56 +298,54 @@ def _held_by(work: Mapping[str, Any]) -> str:
 _RECALLED = {"cancelled": "cancelled", "timeout": "out of time", "oom": "uses more GPU memory than it may"}
 
 
-def times_are_known(views: Iterable[JobView]) -> bool:
-    return all(_is_estimated(view.work) for view in views if view.state == "running")
-
-
-def _is_estimated(work: Mapping[str, Any]) -> bool:
-    return bool(work.get("estimated", True) or (work.get("predicted") or (0, 0))[1])
-
-
-def expected_end(view: JobView) -> float | None:
-    """When a running job should end, by its estimate or by similar jobs; None if unknown."""
-    seconds = view.work.get("estimate") if _is_estimated(view.work) else None
-    if not seconds or seconds == view.work.get("time_limit"):
-        return None  # the queue plans by a limit, but it is no estimate
-    if view.state != "running" or view.started is None or view.kind == "lease" or view.preemptions:
-        return None  # how much is left after a preemption is not known
-    return view.started + float(seconds)
-
-
-def explain_json(view: JobView, why: Why | None, others: Mapping[str, JobView]) -> dict[str, Any]:
-    times = times_are_known(others.values())
+def explain_json(
+    view: JobView, why: Why | None, others: Mapping[str, JobView], ends: Mapping[str, Expected]
+) -> dict[str, Any]:
+    """Why a job waits; `ends`: when running jobs should end."""
+    due = why.due if why else NOBODY
     found: dict[str, Any] = {
         "id": view.id,
         "state": view.state,
-        "reason": ReasonTexts(times)(why.reason if why else None, view) or state_text(view),
+        "reason": ReasonTexts(due)(why.reason if why else None, view) or state_text(view),
         "code": {"held": "Held", "queued": "Starting"}.get(view.state, view.state.capitalize()),
         "details": {},
         "expected_at": None,
+        "expected_by": None,
+        "place": None,
+        "needs": None,
         "ahead": [],
         "must_end_first": [],
         "gpus": list(view.gpus),
     }
     if why is None:
         return found
-    found["code"] = type(why.reason).__name__
-    found["ahead"] = why.ahead
-    found["details"] = details(why.reason, times)
-    found["expected_at"] = iso(expected_at(why.reason)) if times or not isinstance(why.reason, Resources) else None
-    for job, until in why.blockers:
-        other = others.get(job)
-        if other is not None:
-            known = _is_estimated(other.work) and math.isfinite(until)
-            found["must_end_first"].append(_blocker(other, iso(until) if known else None))
+    reason = why.reason
+    found |= {"code": type(reason).__name__, "ahead": why.ahead, "details": details(reason, due_of(reason, view, due))}
+    if isinstance(reason, Resources | Priority | Reserved):
+        found |= {"place": len(why.ahead) + 1, "needs": _needs(view)}
+    if isinstance(reason, BeginTime):
+        found["expected_at"] = iso(reason.at)
+    elif due.job == view.id:
+        found |= {"expected_at": iso(due.at), "expected_by": due.by or None}
+    found["must_end_first"] = [_blocker(others[job], ends.get(job, _UNKNOWN)) for job in why.blockers if job in others]
     if view.kind == "lease":
-        found["holds"] = [_blocker(other, None) for other in others.values() if _is_of_the_same(view, other)]
+        found["holds"] = [_blocker(other, _UNKNOWN) for other in others.values() if _is_of_the_same(view, other)]
     return found
 
 
-def _blocker(view: JobView, until: str | None) -> dict[str, Any]:
-    gpus = list(view.gpus)
-    return {"id": view.id, "name": view.name, "user": view.user, "gpus": gpus, "expected_at": until}
+def _needs(view: JobView) -> str:
+    """Which GPUs would do for a job, as `any 8 GPUs`."""
+    count, among, memory = view.work["gpu_count"], view.work.get("from"), view.work["gpu_memory"]
+    share, plural = "" if memory is None else f"{format_size(memory)} on ", "s" * (count > 1)
+    if among and len(among) == count:
+        return f"{share}GPU{plural} {', '.join(map(str, among))}"
+    some = f"any {count} GPUs" if count > 1 else "any GPU"
+    return share + (f"{some} of {', '.join(map(str, among))}" if among else some)
+
+
+def _blocker(view: JobView, end: Expected) -> dict[str, Any]:
+    until = {"expected_at": iso(end.at), "expected_by": end.by or None}
+    return {"id": view.id, "name": view.name, "user": view.user, "gpus": list(view.gpus), **until}
 
 
 def _is_of_the_same(view: JobView, other: JobView) -> bool:

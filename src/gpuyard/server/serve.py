@@ -144,19 +144,24 @@ async def _serve(daemon: Daemon, settings: Settings, credentials: CredentialStor
     if settings.shared:
         check_root_only(settings.socket.parent, "socket")
 
+    def down() -> None:
+        removed.append(settings.socket)
+        end()
+
     def end() -> None:
         for one, _ in listeners:
             one.should_exit = True
         server.context.watch.end()
         server.page.end()
 
-    server = Server(daemon, settings, end, credentials, heartbeats)
+    removed: list[Path] = []  # the socket, if somebody ends the daemon; a restart leaves it, so that clients wait
+    server = Server(daemon, settings, down, credentials, heartbeats)
     daemon.machine.samples.listeners.append(lambda: server.context.watch.tell(SAMPLES))
     listeners = _listeners(server, listener)
     for sentence in exposure_warnings(settings, server.url):
         log.warning("BEWARE: %s", sentence)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
+    for number, ended in ((signal.SIGTERM, end), (signal.SIGINT, down)):
+        loop.add_signal_handler(number, ended)
     loop.set_exception_handler(PassingTroubles().handle)
     failed: list[BaseException] = []
     arguments = daemon, failed, lambda: loop.call_soon_threadsafe(end)
@@ -173,7 +178,8 @@ async def _serve(daemon: Daemon, settings: Settings, credentials: CredentialStor
         daemon.stop()
         await asyncio.to_thread(thread.join)
         await server.page.close()
-        settings.socket.unlink(missing_ok=True)
+        for path in removed:
+            path.unlink(missing_ok=True)
     if failed and isinstance(failed[0], OSError | UserError):  # the next start may go better: this is no mistake
         raise GpuyardError(f"the daemon failed: {failed[0]}") from failed[0]
     if failed:

@@ -49,6 +49,8 @@ class Work:
     """Of a task: hash of what all tasks of its array have in common, which is stored separately, once."""
     script: str = ""
     """Hash of the script, which is stored separately like an environment."""
+    attach: tuple[str, ...] = ()
+    """What stands before the command while `gpuyard run` waits for it: see `client.attachment`."""
     slurm: bool = False
     notify: tuple[str, ...] = ()
     """Names of subscriptions, `#12` for a URL that is stored separately, `all` or `none`."""

@@ -81,6 +81,7 @@ def test_the_pictures_of_a_batch_and_of_the_demo_fit(width: int) -> None:
         "id": "19", "name": "train-[bold].py", "gpus": [0, 1], "gpu_memory": 2**31, "gpu_count": 2, "priority": 5.0,
         "time_limit": 60.0, "state": "running", "reason": None, "task": None, "row": {"number": 3}, "started_at": BEGAN,
         "measured": {"peak": 2**30}, "progress": {"fraction": 0.37, "remaining": 21.0},
+        "expected_end_at": None, "expected_by": None,
     }  # fmt: skip
     standing = {
         "name": "commands.csv", "batch": "17", "wave": 2, "waves": 3, "submitted_at": BEGAN,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.standin import StandIn
+from tests.yard import PATIENCE
 
 from gpuyard.cli.app import Commands
 from gpuyard.cli.jobs.submit import _BY_FLAG, _PLACE, Request, read_plain
@@ -70,7 +72,7 @@ def test_it_knows_all_options_but_those_that_are_named_here() -> None:
     command = _command()
     options = [one for one in command.params if one.param_type_name == "option"]
     names = {name for one in options for name in (*one.opts, *one.secondary_opts)}
-    assert names - LEFT_TO_TYPER == (_BY_FLAG.keys() | _PLACE.keys()) - LEFT_TO_TYPER
+    assert names - LEFT_TO_TYPER == {*_BY_FLAG, *_PLACE, "--no-wait"} - LEFT_TO_TYPER
 
 
 def test_both_ways_send_the_same_and_the_plain_one_without_typer(tmp_path: Path) -> None:
@@ -102,3 +104,16 @@ def test_without_a_daemon_it_says_the_same(tmp_path: Path) -> None:
     [(code, _, error)] = told
     assert code == 1
     assert "no daemon answers" in error
+
+
+def test_who_does_not_want_to_wait_for_a_daemon_is_told_at_once(tmp_path: Path) -> None:
+    """On the quick path and on typer's: the socket of a daemon that was killed is there, and nobody listens."""
+    place = str(tmp_path / "left")
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(place)
+    for line in (["submit", "--no-wait", "--socket", place], ["--socket", place, "submit", "--no-wait"]):
+        words = [sys.executable, "-m", "gpuyard", *line, "--", "true"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "no daemon answers" in done.stderr
+        assert "waits" not in done.stderr

@@ -51,7 +51,7 @@ def snapshot(running: Part = NONE, waiting: Part = NONE, ended: Part = NONE, *gp
 
 def busy() -> Snapshot:
     return snapshot(
-        part(row("7", "running", "train", gpus=(0,), progress=FAR), row("8", "running", gpus=(1,))),
+        part(row("7", "running", "train", gpus=(0,), progress=FAR, end=1021.0), row("8", "running", gpus=(1,))),
         part(row("9", name="next", reason="needs 1 GPU, 0 idle"), row("10", "held", "later", priority=2.5)),
         part(row("6", "failed", "broken", "exit code 3"), row("5", "succeeded")),
         gpu(0, "ours", ("7",)),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from tests.standin import StandIn, answer_once, listen
 
 import gpuyard
 from gpuyard.client.client import Client
-from gpuyard.client.transport import Invalid, NoDaemon, Refused
+from gpuyard.client.transport import Away, Invalid, NoDaemon, Refused
 from gpuyard.errors import GpuyardError, UserError
 
 
@@ -141,6 +143,32 @@ def test_no_daemon_is_told_with_what_to_do(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path / "stale", tmp_path / "stale" / "below"):
         with pytest.raises(NoDaemon, match=r"no daemon answers at .*; start one with gpuyard up \(or gpuyard serve\)"):
             Client(path).status()
+
+
+def test_a_submit_waits_for_a_daemon_that_restarts(tmp_path: Path) -> None:
+    """The socket of a daemon that was killed, or ended to be started again, is still there; `down` removes it."""
+    path, said, later = tmp_path / "s", list[str](), contextlib.ExitStack()
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(path))
+    left.close()
+
+    def restart(message: str) -> None:
+        said.append(message)
+        path.unlink()
+        server = later.enter_context(StandIn(path))
+        server.answers["POST", "/jobs"] = 201, {"id": "7"}
+
+    with pytest.raises(Away):
+        Client(path, no_wait=True).submit(["true"], environment={})
+    with pytest.raises(NoDaemon):
+        Client(path).status()  # what changes nothing is told at once
+    with later:
+        assert Client(path, say=restart).submit(["true"], environment={}) == "7"
+    assert said == ["the daemon went away; this waits 10m 00s for the next one; gpuyard up starts one"]
+    path.unlink(missing_ok=True)
+    with pytest.raises(NoDaemon):
+        Client(path, say=said.append).submit(["true"], environment={})
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from gpuyard.core.draft import Draft
 from gpuyard.core.events import Event, Placed, RulesSet, Started, Submitted
-from gpuyard.core.explanation import blockers
+from gpuyard.core.explanation import blockers, expected_fit, rivals
 from gpuyard.core.model import GIB, Cluster, Request, Rules
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.reasons import Resources
@@ -40,5 +42,33 @@ def test_who_is_stopped_is_not_waited_for(text: str) -> None:
     [victim] = plan.stops
     assert isinstance(plan.held["wide"], Resources)
     draft = planner._draft(Snapshot(state, 2.0))
-    first = [state.ids[row] for row, _ in blockers(draft, state.row_of["wide"])]
+    first = [state.ids[row] for row in blockers(draft, state.row_of["wide"], {})]
     assert sorted(first) == sorted({"a", "b", "c", "urgent"} - {victim})
+
+
+def test_what_a_job_waits_for_goes_by_the_expected_ends_that_are_given() -> None:
+    """Not by the plan's: a job may tell that it is nearly done, or take longer than it said."""
+    one, whole = Request(estimate=10.0), Request(gpus=3, estimate=10.0)
+    waits = [Submitted(1.0, "waits", one), Submitted(1.0, "wide", whole)]
+    held = [running("a", 0, one), running("b", 1, one), running("c", 2, one)]
+    state = fold(Cluster((3,)), [*(event for part in held for event in part), *waits])
+    draft = Draft(Snapshot(state, 2.0), make_planner("fcfs@easy").policy, 0, 0)
+    waiting, wide = state.row_of["waits"], state.row_of["wide"]
+    ends = {"a": 50.0, "b": 7.0}
+    assert [state.ids[row] for row in blockers(draft, waiting, ends)] == ["b"]
+    assert expected_fit(draft, waiting, ends) == 7.0
+    assert expected_fit(draft, wide, ends) is None  # of c nobody knows
+    assert expected_fit(draft, wide, {**ends, "c": 9.0}) == 50.0
+
+
+def test_who_waits_for_other_gpus_is_no_rival() -> None:
+    events: list[Event] = [
+        Submitted(0.0, job, Request(estimate=10.0, scope=scope))
+        for job, scope in (("left", (0,)), ("right", (1,)), ("any", ()))
+    ]
+    state = fold(Cluster((2,)), events)
+    draft = Draft(Snapshot(state, 0.0), make_planner("fcfs@easy").policy, 0, 0)
+    left, right, every = (state.row_of[job] for job in ("left", "right", "any"))
+    assert rivals(draft, right, np.array([left])).tolist() == []
+    assert rivals(draft, every, np.array([left, right])).tolist() == [left, right]
+    assert rivals(draft, left, np.array([], dtype=np.int64)).tolist() == []

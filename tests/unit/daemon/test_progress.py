@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,18 @@ from hypothesis import strategies as st
 import gpuyard
 from gpuyard.cli.terminal.text_table import how_far
 from gpuyard.client import progress as reporting
-from gpuyard.daemon.jobs.progress_reader import BAR, EPOCH, SAID, ProgressReader, Reading, estimate, scan
+from gpuyard.daemon.jobs.progress_reader import (
+    BAR,
+    EPOCH,
+    SAID,
+    Expected,
+    Progress,
+    ProgressReader,
+    Reading,
+    estimate,
+    expected_end,
+    scan,
+)
 from gpuyard.daemon.store.views import JobView
 
 OUTER = "\router:  33%|###3      | 1/3 [00:10<00:20, 10.00s/it]"
@@ -109,10 +122,39 @@ def test_nobody_knows_how_long_a_job_will_take_that_should_have_ended() -> None:
 
 def test_progress_in_a_table() -> None:
     assert how_far(None) == ""
-    assert how_far(None, 3600.4) == "about 1h 00m left"
-    assert how_far(None, -5.0) == "longer than expected"
-    assert how_far({"done": 1, "total": 3, "fraction": 1 / 3, "remaining": 61.7}) == "33%, 1m 02s left"
+    assert how_far(None, 3600.4, "estimate") == "about 1h 00m left"
+    assert how_far(None, 3600.4, "limit") == "1h 00m left at most"
+    assert how_far(None, None, "overdue") == "longer than expected"
+    third: Progress = {"done": 1, "total": 3, "fraction": 1 / 3, "remaining": 61.7}
+    assert how_far(third, 61.7, "progress") == "33%, 1m 02s left"
+    assert how_far(third, None, "overdue") == "33%, longer than expected"
     assert how_far({"done": 0, "total": 3, "fraction": 0.0, "remaining": None}) == "0%"
+
+
+@pytest.mark.parametrize(
+    ("work", "remaining", "now", "found"),
+    [
+        ({"time_limit": 600.0, "estimate": 600.0}, 26.0, 104.0, Expected(130.0, "progress")),
+        ({"estimate": 50.0}, None, 104.0, Expected(150.0, "estimate")),
+        ({"estimate": 600.0, "time_limit": 600.0, "predicted": (0, 40.0, "")}, None, 104.0, Expected(140.0, "runs")),
+        ({"estimate": 86400.0, "estimated": False}, None, 104.0, Expected()),
+        ({"estimate": 600.0, "time_limit": 600.0}, None, 104.0, Expected(700.0, "limit")),
+        ({"estimate": 2.0}, None, 104.0, Expected(None, "overdue")),
+        ({"estimate": 2.0, "time_limit": 600.0}, None, 104.0, Expected(700.0, "limit")),
+        ({"estimate": 600.0, "time_limit": 600.0}, 9999.0, 104.0, Expected(700.0, "limit")),  # it is stopped then
+        ({"estimate": 2.0, "time_limit": 3.0}, None, 104.0, Expected(None, "overdue")),
+    ],
+)
+def test_a_job_is_expected_to_end_by_what_is_known_best(
+    work: dict[str, Any], remaining: float | None, now: float, found: Expected
+) -> None:
+    """By its progress, else its estimate, else similar runs, else its limit; never in the past."""
+    view = JobView(1, "1", "train", "ann", "running", 90.0, 0.0, work, started=100.0)
+    far: Progress | None = None
+    if remaining is not None:
+        far = {"done": 1, "total": 3, "fraction": 1 / 3, "remaining": remaining}
+    assert expected_end(view, far, now) == found
+    assert expected_end(replace(view, state="queued"), far, now) == Expected()
 
 
 class Logs:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from gpuyard.experiments.design import Arrival, JobResult, Scheduler, Workload
+from gpuyard.experiments.private_daemon import interruptible
 from gpuyard.experiments.results_folder import Run
-from gpuyard.experiments.runner import EndedJob, interruptible, run_result, submit_all
+from gpuyard.experiments.runner import EndedJob, run_result, submit_all
 from gpuyard.recordings.series import Mark, Subject
 
 WORKLOAD = Workload("w")

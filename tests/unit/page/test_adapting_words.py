@@ -77,7 +77,7 @@ def test_a_tile_tells_whose_loan_it_is() -> None:
     }  # fmt: skip
     job: dict[str, Any] = {
         "id": "3", "name": "grows", "user": "ann", "kind": "job", "progress": None, "gpu_memory": None, "gpus": [0],
-        "started_at": None, "expected_end_at": None, "adaptive": True, "reason": "grew: it pays",
+        "started_at": None, "expected_end_at": None, "expected_by": None, "adaptive": True, "reason": "grew: it pays",
     }  # fmt: skip
     [there] = tile(gpu, {"3": job}, 0.0)["jobs"]
     assert (there["loan"], there["note"]) == (True, "grew: it pays")

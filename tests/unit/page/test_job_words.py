@@ -47,11 +47,14 @@ def test_how_it_ended_is_a_sentence(job: dict[str, Any], said: str) -> None:
 def test_a_job_past_its_estimate_takes_longer_than_expected() -> None:
     end = "2026-11-20T12:00:00+00:00"
     at = datetime.fromisoformat(end).timestamp()
-    job = USUAL | {"state": "running", "expected_end_at": end, "progress": None}
+    job = USUAL | {"state": "running", "expected_end_at": end, "expected_by": "estimate", "progress": None}
     assert job_facts.end_text(job, when, at - 1) == f"expected to end about <{end}>"
     assert job_facts.end_text(job, when, at + 1) == "takes longer than expected"
-    assert job_facts.end_text(job | {"progress": {"fraction": 0.5}}, when, at + 1) == ""
-    assert job_facts.end_text(job | {"expected_end_at": None}, when, at) == ""
+    assert job_facts.end_text(job | {"expected_by": "limit"}, when, at - 1) == f"ends <{end}> at the latest"
+    assert job_facts.end_text(job | {"expected_by": "progress"}, when, at - 1) == ""  # stands beside the progress
+    nothing = job | {"expected_end_at": None, "expected_by": None}
+    assert job_facts.end_text(nothing, when, at) == ""
+    assert job_facts.end_text(nothing | {"expected_by": "overdue"}, when, at) == "takes longer than expected"
 
 
 def test_how_it_shares_a_gpu_is_told() -> None:

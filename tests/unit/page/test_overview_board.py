@@ -21,7 +21,8 @@ GPU: dict[str, Any] = {
 }  # fmt: skip
 JOB: dict[str, Any] = {
     "id": "17", "name": "train", "user": "ann", "kind": "job", "state": "running", "reason": None, "gpus": [3, 4],
-    "gpu_count": 2, "gpu_memory": None, "progress": None, "expected_end_at": None, "exit_code": None, "adaptive": False,
+    "gpu_count": 2, "gpu_memory": None, "progress": None, "expected_end_at": None, "expected_by": None,
+    "exit_code": None, "adaptive": False,
     "submitted_at": "2026-11-20T11:00:00+00:00", "started_at": "2026-11-20T11:30:00+00:00", "ended_at": None,
     "ran_before": 0.0,
 }  # fmt: skip

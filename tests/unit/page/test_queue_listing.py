@@ -19,7 +19,8 @@ def columns(**changes: Any) -> dict[str, list[Any]]:
     job: dict[str, Any] = {
         "id": "17", "name": "train", "user": "ann", "state": "queued", "kind": "job", "priority": 0.0, "tags": ["nlp"],
         "gpus": [], "gpu_count": 2, "gpu_memory": None, "submitted": 100.0, "waiting_since": 150.0, "started": None,
-        "ended": None, "reason": "waits for 2 GPUs: 1 is free", "progress": None, "expected_end": None,
+        "ended": None, "reason": "waits for 2 GPUs: 1 is free", "progress": None,
+        "expected_end": None, "expected_by": None,
     }  # fmt: skip
     return {name: [value] for name, value in {**job, **changes}.items()}
 

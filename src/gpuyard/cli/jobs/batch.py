@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, subcommand
+from gpuyard.cli.common_options import DaemonOptions, Json, NoWait, argument, option, subcommand
 from gpuyard.cli.jobs.job_options import Options, duration
 from gpuyard.cli.parser import QuickGroup, command_group
 from gpuyard.cli.terminal import output
@@ -212,6 +212,7 @@ def start(
         bool, option("--no-profile", "Do not try out first what is not known; it gets a GPU alone.")
     ] = False,
     detach: Annotated[bool, option("--detach", "Print the batch's id, and do not follow it.")] = False,
+    no_wait: NoWait = False,
     again: Annotated[bool, option("--again", "Start it though a batch of this file is open.")] = False,
     json: Json = False,
 ) -> None:
@@ -222,7 +223,7 @@ def start(
     if run_options.policy:
         flags |= {"--again": again, "--host": daemon.host, "--data-dir": daemon.data_dir, "--socket": daemon.socket}
     run_options.check(**flags)
-    client = None if run_options.policy else daemon.client()
+    client = None if run_options.policy else daemon.client(no_wait=no_wait)
     remote = client is not None and client.host is not None
     batch = _read(words or [], param_file, BatchSettings(options, num, header, not no_profile, remote))
     if client is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpuyard.cli.terminal import output
 from gpuyard.cli.terminal.live_view import LiveView
 from gpuyard.cli.terminal.styled_lines import Line, Piece, clip, table, text_columns
-from gpuyard.cli.terminal.text_table import how_far, indices, instant, now, print_table, wrap
+from gpuyard.cli.terminal.text_table import far_of, indices, instant, now, print_table, wrap
 from gpuyard.client.retry import patiently
 from gpuyard.units import format_duration, format_size
 
@@ -110,7 +110,7 @@ def _cells(job: Job) -> Sequence[str]:
     row, began = job["row"], job["started_at"]
     took = format_duration(round((now() - instant(began)).total_seconds())) if began else "-"
     number = str(row["number"]) if row else "-"
-    return number, job["id"], job["name"] or "", indices(job["gpus"]), _memory(job), took, how_far(job["progress"])
+    return number, job["id"], job["name"] or "", indices(job["gpus"]), _memory(job), took, far_of(job)
 
 
 def _memory(job: Job) -> str:

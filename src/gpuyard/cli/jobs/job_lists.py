@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from gpuyard.cli.common_options import DaemonOptions, Json, option, option_groups, past_time
 from gpuyard.cli.terminal import output
@@ -76,6 +76,9 @@ def _first(client: Client, states: list[str]) -> tuple[int, int]:
     return shown, total - shown
 
 
+_STANDING: Final = ("reason", "progress", "expected_end", "expected_by")
+
+
 def _command(job: Job) -> str:
     return shlex.join(job["command"]) or "-"
 
@@ -100,8 +103,8 @@ def print_jobs(jobs: Columns, now: float, shown: int, commands: Mapping[str, str
             for start, end, before in zip(starts, ends, jobs.get("ran_before") or [0.0] * len(starts), strict=True)
         ],
         [
-            reason or how_far(progress, None if end is None else end - now)
-            for reason, progress, end in zip(jobs["reason"], jobs["progress"], jobs["expected_end"], strict=True)
+            reason or how_far(progress, None if end is None else end - now, by)
+            for reason, progress, end, by in zip(*(jobs[key] for key in _STANDING), strict=True)
         ],
     )
     heads: tuple[str, ...] = ("ID", "NAME", "USER", "STATE", "GPUS", "ON", "WAITED", "RAN", "REASON")

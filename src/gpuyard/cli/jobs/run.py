@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Annotated
 
 import typer
 
-from gpuyard.cli.common_options import DaemonOptions, LocalOnlyOptions, option, option_groups
+from gpuyard.api.types import OVER
+from gpuyard.cli.common_options import DaemonOptions, LocalOnlyOptions, NoWait, option, option_groups
 from gpuyard.cli.jobs.job_options import Estimate, From, GpuMemory, Priority, Tags, duration
 from gpuyard.cli.jobs.logs import exit_code, follow, log_of, outcome
 from gpuyard.cli.jobs.submit import Request, run_in_place, send
 from gpuyard.cli.terminal import output
+from gpuyard.client.attachment import ERR, Desk
 from gpuyard.client.client import Client
 from gpuyard.client.retry import patiently
 from gpuyard.client.transport import Refused
@@ -43,6 +48,7 @@ def acquire(
     estimate: Estimate = None,
     tag: Tags = None,
     pid: Pid = None,
+    no_wait: NoWait = False,
     uuids: Annotated[bool, option("--uuids", "Print UUIDs instead of indices.")] = False,
     json: Annotated[bool, option("--json", "Print id, indices, UUIDs and holder as JSON.")] = False,
 ) -> None:
@@ -53,7 +59,7 @@ def acquire(
     among = None if from_ is None else parse_indices(from_)
     lease, holder = leases.of_this_job(gpus, among), None
     if lease is None:
-        client, found = daemon.client(), find_holder(pid)
+        client, found = daemon.client(no_wait=no_wait), find_holder(pid)
         holder = found.pid
         try:
             job = leases.LeaseRequest(client, output.say).obtain(
@@ -78,15 +84,46 @@ def run(context: typer.Context, daemon: DaemonOptions, request: Request) -> None
     if request.array:
         raise UserError("run follows one job; queue an array with gpuyard submit, and wait for it with gpuyard wait")
     client = daemon.client()
-    with Interrupts(client) as interrupts:
-        job = send(run_in_place(context, request), request, client)
+    with desk_of(client) as desk, Interrupts(client, desk) as interrupts:
+        more = {} if desk is None else {"attach": desk.words}
+        job = send(run_in_place(context, request), request, client, **more)
         interrupts.pass_to(job)
         _await_start(client, job)
-        follow(log_of(client, job), job)
+        interrupts.started = True
+        _show(client, job, desk)
         ended = client.wait(job)
     if ended["state"] not in ("succeeded", "failed") or (ended["state"] == "failed" and ended["exit_code"] is None):
         output.say(outcome(ended))
     raise SystemExit(exit_code(ended))  # not typer.Exit: 130 would be taken for our own interruption
+
+
+@contextmanager
+def desk_of(client: Client) -> Iterator[Desk | None]:
+    """Where the job finds this terminal; None for a job elsewhere, which has no input."""
+    if client.host is not None:
+        output.say("the job runs elsewhere: it gets no input, and its errors come with its output")
+        yield None
+        return
+    desk = Desk()
+    try:
+        yield desk
+    finally:
+        desk.close()
+
+
+def _show(client: Client, job: str, desk: Desk | None) -> None:
+    """Show the output: as it comes from the job; what it could not hand over, by the log."""
+    attempt, shown = client.job(job)["attempt"], None
+    if desk is not None:
+        shown = desk.attend(lambda: patiently(client.job, job, say=output.say)["state"] not in OVER, write_frame)
+    now = patiently(client.job, job, say=output.say)
+    follow(log_of(client, job), job, shown or 0 if now["attempt"] == attempt else 0)
+
+
+def write_frame(kind: bytes, data: bytes) -> None:
+    stream = sys.stderr if kind == ERR else sys.stdout
+    stream.buffer.write(data)
+    stream.buffer.flush()
 
 
 def _await_start(client: Client, id: str) -> None:
@@ -104,15 +141,22 @@ def _await_start(client: Client, id: str) -> None:
         output.say(f"job {id}: running" + (f" on GPU {gpus}" if gpus else ""))
 
 
+_TOGETHER = 2.0  # seconds between two Ctrl-C that belong together, where the job has a terminal of its own
+
+
 class Interrupts:
-    """Ctrl-C is for the job: the first asks it to end, the second kills it, the third leaves it running and exits.
+    """Ctrl-C is for the job: the first is SIGINT, the second SIGTERM, the third leaves it running and exits.
 
-    The handler does not raise, so no request and no write is cut in the middle."""
+    A job that waits, or that has no tie to this terminal, is cancelled by the first, and killed by the second. The
+    handler does not raise, so no request and no write is cut in the middle."""
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
+    def __init__(self, client: Client, desk: Desk | None) -> None:
+        self.client, self.desk = client, desk
         self.job: str | None = None
-        self.count = 0
+        self.started = False
+        self.count, self._last = 0, 0.0
+        if desk is not None:
+            desk.on_keys = self._typed
 
     def __enter__(self) -> Interrupts:
         self.before = {number: signal.signal(number, self._catch) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -128,20 +172,47 @@ class Interrupts:
         if self.count:
             self._cancel(job)
 
+    def _typed(self, keys: bytes) -> None:
+        """Count Ctrl-C in a terminal of the job's own, which it has got itself: programs use single ones."""
+        now = time.monotonic()
+        for key in keys:
+            if key != 3 or (self.count == 1 and now > self._last + _TOGETHER):
+                self.count = 0
+            if key == 3:
+                self.count, self._last = self.count + 1, now
+                if self.count > 1:
+                    self._go_on()
+
     def _catch(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
-        if self.count > 2 or (self.count > 1 and self.job is None):
+        if self.job is None and self.count > 1:
             raise KeyboardInterrupt
-        if self.job is not None:
-            self._cancel(self.job)
+        if self.count == 1 and number == signal.SIGINT and self.desk is not None and self.desk.signal(number):
+            return
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.job is None:
+            return
+        if self.count > 2:
+            how = f"gpuyard logs -f {self.job} follows it, gpuyard cancel {self.job} ends it"
+            self._say(f"job {self.job} goes on: {how}")
+            raise SystemExit(130)
+        self._cancel(self.job)
 
     def _cancel(self, job: str) -> None:
-        at_once = self.count > 1
-        output.say(f"job {job}: " + ("ended at once" if at_once else "asked to end; Ctrl-C again ends it at once"))
+        tied = self.desk is not None and self.desk.connection is not None
+        at_once = self.count > 1 and not tied
+        again = "Ctrl-C again leaves it" if tied else "Ctrl-C again ends it at once"
+        self._say(f"job {job}: " + ("ended at once" if at_once else f"asked to end; {again}"))
         try:
             self.client.cancel(job, 0.0 if at_once else None)
         except Refused as error:
             if error.status != 409:  # it is over already
-                output.say(f"gpuyard: error: {error}")
+                self._say(f"gpuyard: error: {error}")
         except GpuyardError as error:
-            output.say(f"gpuyard: error: {error}")
+            self._say(f"gpuyard: error: {error}")
+
+    def _say(self, sentence: str) -> None:
+        if self.desk is None or not self.desk.say(sentence):
+            output.say(sentence)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuyard.cli.common_options import DaemonOptions, JobId, Json, option_groups
 from gpuyard.cli.terminal import output
-from gpuyard.cli.terminal.text_table import how_far, indices, instant, now, print_table, ran, share, visible
+from gpuyard.cli.terminal.text_table import far_of, indices, instant, now, print_table, ran, share, visible
 from gpuyard.spec.fields import FIELDS
 from gpuyard.spec.job_field import JobField, ShowLine
 from gpuyard.spec.kinds import DURATION, INSTANT, NUMBER, SWITCH
@@ -144,8 +144,8 @@ def _course(job: Job) -> Iterator[tuple[str, str]]:
     yield "Started", _when(job["started_at"])
     yield "Ended", _when(job["ended_at"])
     yield "Ran", ran(job, now()) if job["started_at"] else ""
-    yield "Expected end", _when(job["expected_end_at"]) if not job["progress"] else ""
-    yield "Progress", how_far(job["progress"])
+    yield "Expected end", _when(job["expected_end_at"]) + (" at the latest" if job["expected_by"] == "limit" else "")
+    yield "Progress", far_of(job) if job["progress"] or job["expected_by"] == "overdue" else ""
     yield "GPU memory", _used(job)
     yield "GPU busy", _busy(job)
     yield "GPU hours", format_plain(job["gpu_hours"], 3) if job["gpu_hours"] else ""
@@ -259,6 +259,7 @@ def said(event: Mapping[str, Any]) -> str:
     return f"{text}: {event['message']}" if event.get("message") else text
 
 
+_AHEAD_LISTED = 3
 _BLOCKERS_LISTED = 10  # jobs that are named; the JSON has them all
 _ENDED = {
     "cancelled": "has been cancelled",
@@ -302,8 +303,10 @@ def sentences(found: Explanation) -> list[str]:
         counted = ", ".join(f"{count:,} {state}" for state, count in counts.items())
         lines.insert(0, f"This is an array of {output.many(sum(counts.values()), 'task')}: {counted}.")
     if ahead := found["ahead"]:
-        names = ", ".join(ahead[:_BLOCKERS_LISTED]) + (", ..." if len(ahead) > _BLOCKERS_LISTED else "")
-        lines.append(f"Ahead of it: {output.many(len(ahead), 'job')} ({names}).")
+        names = ", ".join(ahead[:_AHEAD_LISTED]) + (", ..." if len(ahead) > _AHEAD_LISTED else "")
+        first = f"{output.many(len(ahead), 'job')} ({names})"
+        lines.append(f"It is number {found['place']:,} in line; ahead of it: {first}.")
+        lines.append(f"It can start on {found['needs']} when its turn has come.")
     if found["must_end_first"]:
         lines += ["Before it can start, these have to end:", *_blockers(found)]
     if holds := found.get("holds"):
@@ -311,7 +314,10 @@ def sentences(found: Explanation) -> list[str]:
 
         lines.append(f"{held_already('Its own holder', holds)}.")
     if found["expected_at"]:
-        lines.append(f"It is expected to start at about {clock(found['expected_at'])}, if estimates hold.")
+        when = clock(found["expected_at"])
+        latest = found["expected_by"] == "limit"
+        told = f"{when} at the latest, by time limits" if latest else f"about {when}, if estimates hold"
+        lines.append(f"It is expected to start at {told}.")
     return lines
 
 
@@ -351,5 +357,11 @@ def _until(job: Blocker) -> str:
     from gpuyard.cli.terminal.text_table import clock
 
     if job["expected_at"]:
-        return f"until about {clock(job['expected_at'])}"
+        return (
+            f"until {clock(job['expected_at'])} at the latest"
+            if job["expected_by"] == "limit"
+            else f"until about {clock(job['expected_at'])}"
+        )
+    if job["expected_by"] == "overdue":
+        return "takes longer than expected"
     return "it did not say for how long" if job["gpus"] else ""

@@ -19,7 +19,7 @@ from gpuyard.spec.kinds import SWITCH
 if TYPE_CHECKING:
     import typer
 
-    from gpuyard.cli.common_options import Command, DaemonOptions, option
+    from gpuyard.cli.common_options import Command, DaemonOptions, NoWait, option
     from gpuyard.client.client import Client
 
 
@@ -238,9 +238,10 @@ def _is_after_dashes(words: Sequence[str], line: Sequence[str]) -> bool:
     return bool(words) and len(line) > len(words) and line[-len(words) - 1] == "--"
 
 
-def send(in_place: bool, request: Request, client: Client) -> str:
+def send(in_place: bool, request: Request, client: Client, **more: Any) -> str:
     """Queue what a command line asks for; the job's id."""
-    return _send_described(request.describe(in_place=in_place, elsewhere=client.host is not None), client)
+    wanted = request.describe(in_place=in_place, elsewhere=client.host is not None)
+    return _send_described({**wanted, **more}, client)
 
 
 def _send_described(wanted: dict[str, Any], client: Client) -> str:
@@ -274,13 +275,15 @@ def submit(
     file: Annotated[
         str | None, option("--file", "-f", "FILE", "Queue all jobs of a YAML file, or none of them.")
     ] = None,
+    no_wait: NoWait = False,
     json: Annotated[bool, option("--json", "Print JSON instead of the bare id.")] = False,
 ) -> None:
     """Queue a command or a script, and print its job's id."""
+    client = yard.client(no_wait=no_wait)
     if file is not None:
-        _submit_file(yard.client(), file, request, json)
+        _submit_file(client, file, request, json)
         return
-    job = send(run_in_place(context, request), request, yard.client())
+    job = send(run_in_place(context, request), request, client)
     output.print_either(json, {"id": job}, lambda: print(job))
 
 
@@ -302,19 +305,20 @@ def submit_quickly(line: Sequence[str]) -> bool:
     Returns False if the line is not plain, or has a mistake: typer reads it then, and tells what is wrong.
     """
     read = read_plain(line)
-    if read is None or (not read[0] and os.environ.get("GPUYARD_HOST")):
+    if read is None or (not read[0].keys() - {"no_wait"} and os.environ.get("GPUYARD_HOST")):
         return False
     from gpuyard.client.connection import Connection
     from gpuyard.config import daemon_socket
 
     place, options, words = read
+    no_wait, socket = place.pop("no_wait", "") == "yes", daemon_socket(place)
     wanted = Request(**options, command=words).describe(in_place=_is_after_dashes(words, line))
     if wanted.get("notify") or wanted.get("simulate_use"):  # more is to be asked of the daemon
         from gpuyard.client.client import Client
 
-        print(_send_described(wanted, Client(daemon_socket(place), say=output.say)))
+        print(_send_described(wanted, Client(socket, say=output.say, no_wait=no_wait)))
     else:
-        print(Connection(daemon_socket(place), say=output.say).submit_described(wanted))
+        print(Connection(socket, say=output.say, no_wait=no_wait).submit_described(wanted))
     return True
 
 
@@ -326,6 +330,9 @@ def read_plain(line: Sequence[str]) -> tuple[dict[str, str], dict[str, Any], lis
     """Where the daemon is, the job's options, and the command; None if typer should read the line."""
     place, found, rest = dict[str, str](), dict[str, Any](), list(line)
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+        if rest[0] == "--no-wait":
+            place["no_wait"] = rest.pop(0) and "yes"
+            continue
         flag, equals, text = rest.pop(0).partition("=")
         field, on = _BY_FLAG.get(flag, (None, False))
         if (equals and not flag.startswith("--")) or (field is None and flag not in _PLACE) or flag in _UNUSUAL:

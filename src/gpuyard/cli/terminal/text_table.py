@@ -147,15 +147,23 @@ def share(gpus: int, memory: float | None) -> str:
     return str(gpus) if memory is None else f"{gpus} x {format_size(memory)}"
 
 
-def how_far(progress: Progress | None, expected: float | None = None) -> str:
-    """`37%, 21s left`; without progress, the `expected` seconds until the end."""
-    if progress is None and expected is None:
-        return ""
-    if progress is None:
-        return f"about {_duration(round(expected))} left" if expected and expected >= 1 else "longer than expected"
-    left = progress["remaining"]
-    done = f"{100 * progress['fraction']:.0f}%"
-    return done if left is None else f"{done}, {_duration(round(left))} left"
+_LEFT = {"progress": "{} left", "limit": "{} left at most"}
+
+
+def how_far(progress: Progress | None, left: float | None = None, by: str | None = None) -> str:
+    """`37%, 21s left`: progress, and the seconds that are left, `by` what is known."""
+    done = [] if progress is None else [f"{100 * progress['fraction']:.0f}%"]
+    if left is not None and by:
+        done.append(_LEFT.get(by, "about {} left").format(_duration(max(round(left), 0))))
+    elif by == "overdue":
+        done.append("longer than expected")
+    return ", ".join(done)
+
+
+def far_of(job: Job) -> str:
+    """How far a running job is."""
+    end = job["expected_end_at"]
+    return how_far(job["progress"], (instant(end) - now()).total_seconds() if end else None, job["expected_by"])
 
 
 def now() -> datetime:

@@ -93,6 +93,7 @@ def task_of(
         error=error or "",
         append=work.open_mode == "append" or (not work.open_mode and placed.attempt > 1),
         mps=_client(view, work) if work.mps else None,
+        attach=work.attach,
     )
 
 

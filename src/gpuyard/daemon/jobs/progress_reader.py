@@ -8,9 +8,11 @@ anything there: reads are short, follow no link and wait for nothing.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypedDict
@@ -42,6 +44,13 @@ class Progress(TypedDict):
     total: float
     fraction: float
     remaining: float | None
+
+
+class Expected(NamedTuple):
+    """When a running job should end, never in the past; None: nobody knows."""
+
+    at: float | None = None
+    by: str = ""  # progress, estimate, runs, limit (then at the latest), or overdue: it takes longer than it should
 
 
 class Reading(NamedTuple):
@@ -85,6 +94,10 @@ class ProgressReader:
         if said is None or view.started is None:
             return None
         return estimate(said[0], run_seconds(view, said[1]), now - said[1])
+
+    def ends(self, views: Iterable[JobView], now: float) -> dict[str, Expected]:
+        """When running jobs should end."""
+        return {view.id: expected_end(view, self.of(view, now), now) for view in views if view.state == "running"}
 
     def said(self, view: JobView, now: float) -> tuple[Reading, float] | None:
         """A job's last progress, and its time; None if it does not run, or reports none."""
@@ -157,6 +170,24 @@ def estimate(reading: Reading, ran: float, since: float) -> Progress:
         left = max(ran, 0.0) * max(total - done, 0.0) / done
     remaining = None if left is None or left < since else round(left - max(since, 0.0), 1)
     return {"done": done, "total": total, "fraction": round(min(done / total, 1.0), 6), "remaining": remaining}
+
+
+def expected_end(view: JobView, progress: Progress | None, now: float) -> Expected:
+    """When a running job should end: by its progress, else its estimate, else similar runs, else its time limit."""
+    if view.state != "running" or view.started is None:
+        return Expected()
+    work, limit = view.work, view.work.get("time_limit")
+    left = None if progress is None else progress["remaining"]
+    ends = [] if left is None else [Expected(now + left, "progress")]
+    if not view.preemptions:  # how much is left after a preemption is not known
+        said = work["estimate"] if work.get("estimated", True) and work["estimate"] != limit else None
+        learned = (work.get("predicted") or (0.0, 0.0))[1]
+        ends += [Expected(view.started + span, by) for span, by in ((said, "estimate"), (learned, "runs")) if span]
+    last = math.inf if limit is None else view.started + limit
+    found = next((end for end in ends if end.at is not None and now < end.at < last), None)
+    if found is None and now < last < math.inf:
+        return Expected(last, "limit")
+    return found or Expected(None, "overdue" if ends or limit else "")
 
 
 def scan(tail: bytes) -> Reading | None:

@@ -54,6 +54,9 @@ CROWDED = "crowded"  # the cause of a stop: the job was given memory that others
 OOM_GRACE = 2.0  # seconds from SIGTERM to SIGKILL for a job that takes memory that others were promised
 
 
+_ENDING = ("HUP", "INT", "QUIT")  # these end a job also when it is cancelled or out of time; others are notices
+
+
 class Stop(NamedTuple):
     job: str
     attempt: int
@@ -87,7 +90,9 @@ class Stops:
     def again(self, row: int, grace: float | None = None) -> None:
         state = self._context.state
         job, attempt, cause = state.ids[row], state.attempt[row], state.recalled[row]
-        signal = self._work_of(job).signal if cause == PREEMPTED and grace is None else "TERM"
+        signal = self._work_of(job).signal
+        if signal not in _ENDING and (cause != PREEMPTED or grace is not None):
+            signal = "TERM"
         self.ask(job, attempt, self._grace(job, cause, grace), signal)
 
     def _grace(self, job: str, cause: str, given: float | None) -> float:

@@ -152,8 +152,9 @@ def command_line(
 
 
 def _redirected(task: Task) -> list[str]:
-    """What stands before the command of a job with its own output files, and before what goes by `env`."""
-    return [SHELL, "-c", REDIRECT, "gpuyard", *redirections(task)] if task.output or task.error else []
+    """What stands before the command and what goes by `env`: output files of its own, and who waits for it."""
+    files = [SHELL, "-c", REDIRECT, "gpuyard", *redirections(task)] if task.output or task.error else []
+    return [*files, *task.attach]
 
 
 def _with_carried(task: Task) -> list[str]:

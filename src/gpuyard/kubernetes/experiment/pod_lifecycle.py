@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.experiments.design import Arrival
-from gpuyard.experiments.runner import interruptible
+from gpuyard.experiments.private_daemon import interruptible
 from gpuyard.kubernetes.api_client import Api, ApiError, Object, Unreachable, core, group
 from gpuyard.kubernetes.experiment.manifests import EXPERIMENT
 from gpuyard.kubernetes.experiment.pod_follower import JOBS, Follower, PodHistory

@@ -28,12 +28,12 @@ const Since = {
 // What is left until something should be over; it ticks as well.
 const Left = {
   template: `<time :datetime="iso" :title="title">{{ text }}</time>`,
-  props: { at: Number },
+  props: { at: Number, by: String },
   inject: ["clock"],
   computed: {
     iso() { return new Date(1000 * this.at).toISOString(); },
-    title() { return "expected to end " + whole(this.at); },
-    text() { return expected(this.at - this.clock.now); },
+    title() { return (this.by === "limit" ? "ends at the latest " : "expected to end ") + whole(this.at); },
+    text() { return expected(this.at - this.clock.now, this.by); },
   },
 };
 
@@ -55,7 +55,7 @@ const Cell = {
         aria-valuemin="0" aria-valuemax="100" :aria-valuenow="Math.round(100 * value.fraction)">
         <div :style="{ width: 100 * value.fraction + '%' }"></div>
       </div>
-      <Left v-if="value.end" :at="value.end" />
+      <Left v-if="value.end" :at="value.end" :by="value.by" />
       <span v-else>{{ words(value.text) || "–" }}</span>
     </div>
     <code v-else-if="kind === 'code'" class="gy-data-mono" :title="value">{{ value }}</code>

@@ -154,8 +154,8 @@ export const Tile = {
       const pid = one.pid === null ? "" : ` (process ${one.pid})`;
       return `${one.name || "a process"}${pid} of ${one.user ?? "somebody"} has ${size(one.memory)}, and is none of gpuyard's`;
     },
-    awaited(rest) {
-      return this.dense && rest >= 1 ? `~${duration(rest).split(" ")[0]} left` : expected(rest);
+    awaited(rest, by) {
+      return this.dense && rest >= 1 ? `~${duration(rest).split(" ")[0]} left` : expected(rest, by);
     },
     left(progress) {
       const whole = `${Math.floor(100 * progress.share)} %`;
@@ -190,7 +190,7 @@ export const Tile = {
               <span v-if="job.wide > 1 && !dense">on {{ job.wide }} GPUs</span>
               <span v-if="job.over || (job.memory && gpu.jobs.length > 1 && !dense)" :class="{ 'gy-ov-over': job.over }">{{ memoryOf(job) }}</span>
               <span v-if="job.progress" class="gy-ov-left">{{ left(job.progress) }}</span>
-              <span v-else-if="job.end !== null" class="gy-ov-left">{{ awaited(job.end - now) }}</span>
+              <span v-else-if="job.end !== null" class="gy-ov-left">{{ awaited(job.end - now, job.by) }}</span>
             </span>
             <span v-if="job.note && !dense" class="gy-ov-decided" :title="job.note">{{ job.note }}</span>
             <span v-if="job.progress" class="gy-ov-progress" role="progressbar" :aria-valuenow="Math.floor(100 * job.progress.share)"

@@ -26,7 +26,8 @@ export function duration(seconds) {
 }
 
 // How long something should take yet, by what was expected of it.
-export const expected = (seconds) => (seconds >= 1 ? `about ${duration(seconds)} left` : "longer than expected");
+export const expected = (seconds, by) =>
+  seconds >= 1 ? `${by === "limit" ? "at most" : "about"} ${duration(seconds)} left` : "longer than expected";
 
 // An instant on this clock: `14:03` if that is today, else with the day.
 export function clock(seconds, now) {

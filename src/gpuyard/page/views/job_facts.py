@@ -259,7 +259,7 @@ def waiting_text(found: Facts, when: When) -> str:
     if code == "Resources" and found["expected_at"]:
         return f"It {(found['reason'] or '').partition('; expected')[0]}."
     if code == "Reserved":
-        due = f", due at {when(details['until'])}" if details.get("until") else ", which has waited longer"
+        due = f", due at {when(details['until'])}" if details.get("until") else ", which goes first"
         return f"It would fit, but could delay job {details['behind']}{due}."
     if code == "Reservation":
         which, are = gpus_text(details["gpus"]), "are" if len(details["gpus"]) > 1 else "is"
@@ -273,17 +273,21 @@ def waiting_text(found: Facts, when: When) -> str:
 
 def blocker_end(blocker: Facts, when: When) -> str:
     if blocker["expected_at"]:
-        return f"until about {when(blocker['expected_at'])}"
+        at = when(blocker["expected_at"])
+        return f"until {at} at the latest" if blocker["expected_by"] == "limit" else f"until about {at}"
+    if blocker["expected_by"] == "overdue":
+        return "takes longer than expected"
     return "did not say for how long" if blocker["gpus"] else "waits itself"
 
 
 def end_text(job: Facts, when: When, now: float) -> str:
-    """Expected end of a job that reports no progress, or that it is late."""
-    expected = job["expected_end_at"]
-    if job["state"] != "running" or not expected or job["progress"]:
+    """Expected end of a running job, or that it is late."""
+    expected, by = job["expected_end_at"], job["expected_by"]
+    if by == "overdue" or (expected and epoch(expected) <= now):
+        return "takes longer than expected"
+    if not expected or by == "progress":  # beside the progress stands what is left
         return ""
-    past = epoch(expected) <= now
-    return "takes longer than expected" if past else f"expected to end about {when(expected)}"
+    return f"ends {when(expected)} at the latest" if by == "limit" else f"expected to end about {when(expected)}"
 
 
 def allowed_actions(job: Facts, *, owns: bool) -> list[str]:

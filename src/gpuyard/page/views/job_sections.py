@@ -112,10 +112,16 @@ def waiting(found: Facts, visit: Visit) -> None:
         ui.label(f"This is of task {found['id']}, the next of {sum(counts.values()):,}.").classes("gy-soft")
     ui.label(job_facts.waiting_text(found, visit.when)).classes("gy-job-why")
     if found["expected_at"]:
-        ui.label(f"Expected to start at about {visit.when(found['expected_at'])}, if estimates hold.")
+        at = visit.when(found["expected_at"])
+        told = (
+            f"{at} at the latest, by time limits"
+            if found["expected_by"] == "limit"
+            else f"about {at}, if estimates hold"
+        )
+        ui.label(f"Expected to start at {told}.")
     if ahead := found["ahead"]:
         with ui.element("p").classes("gy-job-ahead"):
-            ui.label(f"{len(ahead):,} job{'s go' if len(ahead) > 1 else ' goes'} first: ")
+            ui.label(f"It is number {found['place']:,} in line and can start on {found['needs']}; first: ")
             _links(ahead)
     if found["must_end_first"]:
         _blockers("These have to end before it can start:", found["must_end_first"], visit)

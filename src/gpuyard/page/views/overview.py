@@ -117,7 +117,8 @@ def _tenant(id: str, gpu: Facts, job: Facts | None, now: float) -> dict[str, Any
         "started": brief_epoch(job["started_at"]) if job else None,
         "wide": len(job["gpus"]) if job else 1,
         "progress": progress and {"share": round(progress["fraction"], 3), "end": _end(progress["remaining"], now)},
-        "end": brief_epoch(job["expected_end_at"]) if job and not progress else None,
+        "end": _awaited(job) if job and not progress else None,
+        "by": job and job["expected_by"],
     }  # fmt: skip
 
 
@@ -134,6 +135,11 @@ def _processes(gpu: Facts) -> list[Facts]:
 
 def _rounded(size: float) -> int:
     return round(size / _GRAIN) * _GRAIN
+
+
+def _awaited(job: Facts) -> float | None:
+    """When a job should end that reports no progress; long ago, if it takes longer."""
+    return 0.0 if job["expected_by"] == "overdue" else brief_epoch(job["expected_end_at"])
 
 
 def _end(remaining: float | None, now: float) -> float | None:

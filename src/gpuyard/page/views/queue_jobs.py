@@ -82,7 +82,7 @@ def _row(job: ListedJob, columns: Mapping[str, list[Any]], place: int, viewer: V
         gpus_of(cell["gpus"], cell["gpu_count"], cell["gpu_memory"]),
         since,
         parts.priority(job.priority),
-        standing(cell["state"], cell["reason"], cell["progress"], cell["expected_end"]),
+        standing(cell["state"], cell["reason"], cell["progress"], cell["expected_end"], cell["expected_by"]),
     )
     acts = actions_of(job, viewer)
     return Row(job.key, job.label, cells, acts, bool(acts), movable and bool(acts) and job.state == "queued")
@@ -108,7 +108,7 @@ def gpus_of(gpus: list[int], count: int, memory: int | None) -> str:
 
 
 def standing(
-    state: str, reason: str | None, progress: Mapping[str, Any] | None, end: float | None = None
+    state: str, reason: str | None, progress: Mapping[str, Any] | None, end: float | None = None, by: str | None = None
 ) -> dict[str, Any]:
     if state == "running" and progress is not None:
         left = span(progress["remaining"])
@@ -118,7 +118,8 @@ def standing(
         return {"fraction": None, "text": "Held until it is released."}
     if reason:
         return {"fraction": None, "text": capitalized(reason)}
-    return {"fraction": None, "text": "", **({} if end is None else {"end": end})}
+    text = "Longer than expected" if by == "overdue" else ""
+    return {"fraction": None, "text": text, **({} if end is None else {"end": end, "by": by})}
 
 
 _AT_ONCE = 8

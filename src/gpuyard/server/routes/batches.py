@@ -20,6 +20,7 @@ from gpuyard.daemon.context import Steps
 from gpuyard.daemon.jobs.bulk import CANCEL, Chosen
 from gpuyard.daemon.jobs.intake import BatchOptions, IntakeResult, JobRequest, open_batch
 from gpuyard.daemon.jobs.profiles import epochs_in
+from gpuyard.daemon.jobs.progress_reader import expected_end
 from gpuyard.daemon.store.batch_history import BatchHead, BatchLog, batch_log
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.daemon.store.views import JobView
@@ -311,7 +312,8 @@ class BatchRoutes:
     def _job(self, view: JobView, now: float) -> dict[str, Any]:
         daemon = self._context.daemon
         progress, used = self._context.progress.of(view, now), daemon.measures.live(view)
-        return job_json(view, None, progress, daemon.machine.node, used, loans(daemon.state, view.id))
+        expected = expected_end(view, progress, now)
+        return job_json(view, None, progress, expected, daemon.machine.node, used, loans(daemon.state, view.id))
 
 
 def _known(log: BatchLog, batch: str) -> BatchHead:

@@ -18,9 +18,11 @@ from gpuyard.api import replies
 from gpuyard.api.types import OVER
 from gpuyard.core.limits.loans import loans
 from gpuyard.core.reasons import Reason
+from gpuyard.daemon.commands import Due
 from gpuyard.daemon.context import Steps
 from gpuyard.daemon.jobs.bulk import CANCEL, EDIT, Chosen
 from gpuyard.daemon.jobs.intake import JobRequest
+from gpuyard.daemon.jobs.progress_reader import expected_end
 from gpuyard.daemon.store.reader import Cursor, Reader
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
@@ -29,7 +31,7 @@ from gpuyard.server.auth.permissions import Forbidden
 from gpuyard.server.context import Context
 from gpuyard.server.request_fields import Grace, Since, Word
 from gpuyard.server.requests import Command, JobIntake, StrictBody, check_states
-from gpuyard.server.responses import ReasonTexts, columns_json, job_json, reply, times_are_known
+from gpuyard.server.responses import ReasonTexts, columns_json, job_json, reply
 from gpuyard.server.routes.jobs import JOB, JobRoutes
 from gpuyard.server.routes.notifications import Notifications
 from gpuyard.server.routes.submissions import Changes, Copy
@@ -89,33 +91,34 @@ class JobListing:
         """The page with the latest reasons if they will do: to rank a long queue for each request takes long."""
         context = self._context
         if (recent := context.commands.recent_reasons()) is not None:
-            found = await asyncio.to_thread(self._read, choice, recent, columns)
+            found = await asyncio.to_thread(self._read, choice, recent, await context.due(recent), columns)
             if found.known:
                 return found
         reasons = await context.look(context.commands.reasons)
-        return await asyncio.to_thread(self._read, choice, reasons, columns)
+        return await asyncio.to_thread(self._read, choice, reasons, await context.due(reasons), columns)
 
-    def _read(self, choice: JobFilter, reasons: Mapping[str, Reason], columns: bool) -> JobPage:
+    def _read(self, choice: JobFilter, reasons: Mapping[str, Reason], due: Due, columns: bool) -> JobPage:
         """Running jobs first, then waiting jobs in the order of the policy; column by column, or job by job."""
         daemon, reader = self._context.daemon, self._context.reader
         opened = list(daemon.store.open.values())
         found = _in_order(choice.found(opened, reader), reasons)
-        say = ReasonTexts(times=times_are_known(opened))
+        say = ReasonTexts(due)
         rows = tasks.fold(found) if choice.fold else found
         shown, now = rows[choice.page], daemon.clock.now()
         whys = [reasons.get(_first_id(view)) if view.state == "queued" else None for view in shown]
         known = all(why or view.state != "queued" for view, why in zip(shown, whys, strict=True))
         texts = [say(why, view) for view, why in zip(shown, whys, strict=True)]
         progress = [self._context.progress.of(view, now) for view in shown]
+        expected = [expected_end(view, far, now) for view, far in zip(shown, progress, strict=True)]
         more = len(rows) > choice.page.stop
         counts: dict[str, Any] = {"total": len(found), "rows": len(rows), "states": tasks.counts_of(found)}
         if columns:
-            table = columns_json(shown, texts, progress, _since(shown, reader))
+            table = columns_json(shown, texts, progress, expected, _since(shown, reader))
             return JobPage({"now": now, **counts, "last": daemon.store.last, "columns": table}, more, known)
         node, live, state = daemon.machine.node, daemon.measures.live, daemon.state
         jobs = [
             job_json(*one, node, live(one[0]), loans(state, one[0].id))
-            for one in zip(shown, texts, progress, strict=True)
+            for one in zip(shown, texts, progress, expected, strict=True)
         ]
         return JobPage({**counts, "jobs": jobs}, more, known)
 

@@ -19,12 +19,13 @@ from gpuyard.daemon.commands import NotNow
 from gpuyard.daemon.jobs.bulk import CANCEL, EDIT, HOLD, RELEASE, Chosen
 from gpuyard.daemon.jobs.fingerprints import digest_of
 from gpuyard.daemon.jobs.intake import JobRequest
+from gpuyard.daemon.jobs.progress_reader import Expected, expected_end
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.context import Context
 from gpuyard.server.requests import Body, Command, JobIntake, read_json, with_login_defaults
-from gpuyard.server.responses import ReasonTexts, explain_json, job_json, reply, stored_fields, times_are_known
+from gpuyard.server.responses import ReasonTexts, explain_json, job_json, reply, stored_fields
 from gpuyard.server.routes.notifications import Notifications
 from gpuyard.server.routes.submissions import Cancellation, Changes, Copy, Submission
 from gpuyard.server.routing import AT, LATER, LOCATION, NO_JOB, NOT_CHANGED, Route, created, links_to, ok, owner
@@ -36,7 +37,7 @@ _ARRAY_LOOK = 0.05  # seconds between looks at an array that a client waits for
 JOB: dict[str, Any] = {
     **stored_fields({}), "id": "17", "name": "train", "user": "ann", "state": "queued",
     "reason": "waits for 2 GPUs: 1 is free", "attempt": 0, "gpus": [], "exit_code": None, "submitted_at": AT,
-    "started_at": None, "ended_at": None, "ran_before": 0.0, "expected_end_at": None,
+    "started_at": None, "ended_at": None, "ran_before": 0.0, "expected_end_at": None, "expected_by": None,
     "gpu_count": 2, "gpu_memory": None, "priority": 0.0,
     "command": ["python", "train.py"], "directory": "/home/ann/project", "tags": ["paper"], "estimate": 7200.0,
     "time_limit": 14400.0, "message": None, "array": None, "task": None, "begin_at": None, "deadline_at": None,
@@ -62,8 +63,10 @@ COPIES: dict[str, Any] = {"as it was": {}, "with more time": {"time_limit": 2880
 REPORTS: dict[str, Any] = {"a third": {"done": 30, "total": 90}}
 EXPLANATION: dict[str, Any] = {
     "id": "17", "state": "queued", "reason": "waits for 2 GPUs: 1 is free", "code": "Resources",
-    "details": {"gpus": 2, "idle": 1}, "expected_at": LATER, "ahead": ["15"],
-    "must_end_first": [{"id": "12", "name": "eval", "user": "bob", "gpus": [0], "expected_at": LATER}], "gpus": [],
+    "details": {"gpus": 2, "idle": 1}, "expected_at": LATER, "expected_by": "estimate", "place": 1,
+    "needs": "any 2 GPUs", "ahead": [],
+    "must_end_first": [{"id": "12", "name": "eval", "user": "bob", "gpus": [0], "expected_at": LATER,
+                        "expected_by": "estimate"}], "gpus": [],
 }  # fmt: skip
 _ONE = ok("The job as it stands.", types.Job, JOB)
 _OPERATIONS = ("getJob", "explainJob", "cancelJob", "holdJob", "releaseJob", "getLog", "getEnvironment", "editJob",
@@ -99,13 +102,13 @@ class JobLookup:
         if view.state == "queued" and len(views) == 1:
             recent = context.commands.recent_reasons() or {}
             reasons = recent if job in recent else await context.look(context.commands.reasons)
-        say = ReasonTexts(times=times_are_known(list(daemon.store.open.values())))
-        progress = None
+        say, progress, now = ReasonTexts(await context.due(reasons)), None, daemon.clock.now()
         if view.state == "running" and len(views) == 1:
-            progress = await asyncio.to_thread(context.progress.of, view, daemon.clock.now())
+            progress = await asyncio.to_thread(context.progress.of, view, now)
+        expected = expected_end(view, progress, now) if len(views) == 1 else Expected()
         used = daemon.measures.live(view)
         granted = loans(daemon.state, view.id)
-        found = job_json(view, say(reasons.get(view.id), view), progress, daemon.machine.node, used, granted)
+        found = job_json(view, say(reasons.get(view.id), view), progress, expected, daemon.machine.node, used, granted)
         return reply({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
 
 
@@ -225,8 +228,9 @@ class JobRoutes:
             place = {id: n for n, id in enumerate(reasons)}
             views.sort(key=lambda v: (place.get(v.id, len(place)), v.over, v.number))
         view = views[0]
-        why = None if view.over else await context.look(lambda: commands.explain(view.id))
-        found = explain_json(view, why, dict(context.daemon.store.open))
+        ends = await asyncio.to_thread(context.ends)
+        why = None if view.over else await context.look(lambda: commands.explain(view.id, ends))
+        found = explain_json(view, why, dict(context.daemon.store.open), ends)
         return reply({**found, "tasks": tasks.counts_of(views)} if len(views) > 1 else found)
 
     @Route(

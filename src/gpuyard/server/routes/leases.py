@@ -26,7 +26,7 @@ from gpuyard.server.auth.permissions import Caller
 from gpuyard.server.context import Context
 from gpuyard.server.request_fields import WHOLE, Tags, Word
 from gpuyard.server.requests import Command, JobIntake
-from gpuyard.server.responses import ReasonTexts, reply, state_text, times_are_known
+from gpuyard.server.responses import ReasonTexts, reply, state_text
 from gpuyard.server.routes.job_lists import PAGE, JobFilter, JobListing, Limit, Of, Offset
 from gpuyard.server.routes.jobs import JOB, JobLookup
 from gpuyard.server.routes.submissions import Asked
@@ -113,13 +113,13 @@ class RecentReasons:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._reasons: dict[str, Reason] = {}
-        self._say = ReasonTexts(times=False)
+        self._say = ReasonTexts()
         self._until = 0.0
 
     async def all(self) -> dict[str, Reason]:
         if time.monotonic() >= self._until:
             self._reasons = await self._context.look(self._context.commands.reasons)
-            self._say = ReasonTexts(times_are_known(list(self._context.daemon.store.open.values())))
+            self._say = ReasonTexts(await self._context.due(self._reasons))
             self._until = time.monotonic() + _REASONS_KEPT
         return self._reasons
 

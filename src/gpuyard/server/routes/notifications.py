@@ -21,7 +21,7 @@ from gpuyard.notify.subscriptions import check_events
 from gpuyard.server.auth.permissions import NO_ACCOUNT, Caller, Forbidden
 from gpuyard.server.context import Context
 from gpuyard.server.requests import Body
-from gpuyard.server.responses import ReasonTexts, iso, reply, state_text, times_are_known
+from gpuyard.server.responses import ReasonTexts, iso, reply, state_text
 from gpuyard.server.routes.submissions import AskedForJob
 from gpuyard.server.routing import AT, LATER, Route, created, links_to, ok
 from gpuyard.spec.notation import array_of
@@ -89,8 +89,7 @@ class Notifications:
             reasons = daemon.ask(self._context.commands.reasons, changes=False).result(_REASON_PATIENCE)
         except (TimeoutError, UserError):
             return ""
-        say = ReasonTexts(times=times_are_known(list(daemon.store.open.values())))
-        return say(reasons.get(view.id), view) or state_text(view) or ""
+        return ReasonTexts()(reasons.get(view.id), view) or state_text(view) or ""
 
     @property
     def service(self) -> NotificationService:

@@ -161,6 +161,9 @@ class Submission(AskedForJob):
     hold: bool = False
     array: ArrayText = None
     script: Script | None = None
+    attach: Annotated[
+        list[Word], Field(max_length=8, description="Words before the command that tie it to a terminal.")
+    ] = []  # noqa: RUF012
     own_id: Annotated[bool, Field(description="Whether `{id}` in its command is its id.")] = False
     row: Annotated[BatchRow | None, Field(description="Of a batch: where it stands in the file.")] = None
 
@@ -196,6 +199,7 @@ class Submission(AskedForJob):
             "directory": directory,
             "output_limit": settings.output_limit,
             "umask": self.umask,
+            "attach": tuple(self.attach),
             "estimated": self.estimated,
             "auto_memory": self.gpu_memory == "auto" or (self.gpu_memory is None and bool(self.profile)),
             "row": None if row is None else (row.number, row.wave, row.epochs, row.priority),
@@ -367,7 +371,9 @@ class Copy(Changes):
     def copied(self, work: Work, request: Request, settings: Settings) -> JobRequest:
         """The new job, without the old one's dependencies, begin time and deadline."""
         fresh = replace(request, after=(), begin=0.0, deadline=math.inf, array="", at_most=0)
-        new = replace(work, task=None, tasks=None, shared="", predicted=None, profiles="", ooms=0, blameless=0)
+        new = replace(
+            work, task=None, tasks=None, shared="", attach=(), predicted=None, profiles="", ooms=0, blameless=0
+        )
         work, request = self.applied(new, fresh, settings)
         if self.command is not None:
             is_usual = self.name is None and is_default_name(work.name, work.command)

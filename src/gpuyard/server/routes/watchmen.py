@@ -35,7 +35,7 @@ from gpuyard.gpus.base import Device, Process, Reading
 from gpuyard.server.context import Context
 from gpuyard.server.problems import error_location, error_message
 from gpuyard.server.requests import JobIntake
-from gpuyard.server.responses import ReasonTexts, reply, times_are_known
+from gpuyard.server.responses import ReasonTexts, reply
 from gpuyard.server.routes.gpus import NoSuchGpu, listed_gpus
 from gpuyard.server.routes.leases import Holders, RecentReasons, peer_of
 from gpuyard.server.routes.submissions import Asked
@@ -364,7 +364,7 @@ class WatchmenRoutes:
     def _all_open(self, reasons: Mapping[str, Reason]) -> list[dict[str, Any]]:
         views = list(self._context.daemon.store.open.values())
         ahead = Ahead(views, list(reasons), len(self._context.daemon.machine.gpus.devices))
-        say, heartbeats = ReasonTexts(times_are_known(views)), self._heartbeats
+        say, heartbeats = ReasonTexts(), self._heartbeats
         clients = sorted((view for view in views if view.work.get("watchmen")), key=lambda view: view.number)
         return [
             client_json(view, ahead(view), say(reasons.get(view.id), view) or "", heartbeats.last(view.id))

@@ -100,12 +100,10 @@ def _widths(model: Model) -> tuple[int, int, int]:
 
 
 def _running(rows: Sequence[Row], now: float) -> list[Column]:
-    far = [row.progress for row in rows]
-    left = [None if p is None else p["remaining"] for p in far]
     return [
         Column("GPU", [Cell(indices(row.gpus)) for row in rows], 3, 5, most=12),
         Column("RAN", [Cell(_ran(row, now)) for row in rows], 7, 6, right=True),
-        Column("LEFT", [Cell("-" if s is None else span(0.0, s)) for s in left], 7, 4, right=True),
+        Column("LEFT", [Cell("-" if row.end is None else span(now, row.end)) for row in rows], 7, 4, right=True),
         Column("PROGRESS", list(map(_progress, rows)), 14, 7, bar=20, grows=True),
     ]
 
@@ -272,7 +270,7 @@ def _log(model: Model, log: LogView) -> list[Line]:
     row = next((row for row in model.part("running").rows if row.id == log.id), None)
     facts = [f"job {log.id}", *([visible(log.name)] if log.name != "-" else []), log.state or "..."]
     if row is not None and row.progress is not None:
-        facts.append(how_far(row.progress))
+        facts.append(how_far(row.progress, None if row.end is None else row.end - model.now, "progress"))
     if log.bottom is not None:
         facts.append(f"line {log.bottom:,} of {log.count():,}" + ("" if log.start == 0 else " that were read"))
     elif log.state not in OVER:

@@ -127,6 +127,7 @@ class Row(NamedTuple):
     ended: float | None
     priority: float
     progress: Progress | None
+    end: float | None = None  # when it should
     ran_before: float = 0.0
 
 
@@ -234,7 +235,7 @@ class Model:
 
 def rows_of(columns: Columns) -> tuple[Row, ...]:
     names = ("id", "name", "user", "state", "reason", "gpus", "gpu_count", "gpu_memory", "waiting_since", "started")
-    given: list[Any] = [columns[name] for name in (*names, "ended", "priority", "progress")]  # type: ignore[literal-required]
+    given: list[Any] = [columns[name] for name in (*names, "ended", "priority", "progress", "expected_end")]  # type: ignore[literal-required]
     given.append(columns.get("ran_before") or [0.0] * len(columns["id"]))
     return tuple(
         Row(*row)._replace(name=row[1] or "-", reason=row[4] or "", gpus=tuple(row[5]))
@@ -247,7 +248,7 @@ def row_of(job: Job) -> Row:
     return Row(
         job["id"], job["name"] or "-", job["user"], job["state"], job["reason"] or "", tuple(job["gpus"]),
         job["gpu_count"], job["gpu_memory"], instant(job["submitted_at"]).timestamp(), started or None, ended or None,
-        job["priority"], None, job.get("ran_before", 0.0),
+        job["priority"], None, None, job.get("ran_before", 0.0),
     )  # fmt: skip
 
 

@@ -1,0 +1,214 @@
+"""`gpuyard run` is as if the command ran here: input, output, errors, Ctrl-C, and a terminal where ours is one."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.users import Desk as UserDesk
+from tests.yard import PATIENCE, Yard, finish, until
+
+from gpuyard.client import attachment
+from gpuyard.client.attachment import ERR, OUT, Desk
+
+STUBBORN = "trap 'echo int' INT; trap 'echo term' TERM; echo on; while :; do sleep 0.05; done"
+
+
+def begun(yard: Yard, *words: str, first: str = "on\n") -> subprocess.Popen[str]:
+    running = yard.popen("run", *words)
+    assert running.stdout is not None
+    assert running.stdout.readline() == first
+    return running
+
+
+def test_input_is_passed_on_and_errors_stay_errors(yard: Yard) -> None:
+    (yard.cwd / "given").write_text("a line\nand one without an end")
+    script = "cat; echo wrong >&2; test ! -t 0 && test ! -t 1; exit 3"
+    with (yard.cwd / "given").open() as given:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuyard", "run", "--", "sh", "-c", script], stdin=given, cwd=yard.cwd,
+            env=yard.environment, capture_output=True, text=True, check=False, timeout=PATIENCE,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (3, "a line\nand one without an end", "wrong\n")
+    [job] = yard.client.history(limit=1)
+    assert yard.client.log(job["id"]).data == b"a line\nand one without an endwrong\n"  # the log has both
+    assert (job["name"], job["command"][0]) == ("sh", "sh")  # nothing of ours is told to be the job
+
+
+def test_a_program_that_does_not_exist_is_told(yard: Yard) -> None:
+    done = yard("run", "--", "nosuchprogram")
+    assert (done.code, done.out) == (127, "")
+    assert "nosuchprogram: No such file or directory" in done.err
+
+
+def test_ctrl_c_is_an_interrupt_then_term_then_leaves_the_job(yard: Yard) -> None:
+    running = begun(yard, "--grace", "1h", "--", "sh", "-c", STUBBORN)
+    assert running.stdout is not None
+    [job] = yard.client.jobs()
+    for said in ("int\n", "term\n"):
+        running.send_signal(signal.SIGINT)
+        assert running.stdout.readline() == said
+    running.send_signal(signal.SIGINT)
+    done = finish(running)
+    assert done.code == 130
+    told = f"job {job['id']} goes on: gpuyard logs -f {job['id']} follows it, gpuyard cancel {job['id']} ends it"
+    assert told in done.err
+    assert yard.client.job(job["id"])["state"] == "running"
+
+
+def test_a_job_that_ends_by_ctrl_c_has_ended_by_itself(yard: Yard) -> None:
+    running = begun(yard, "--", "sh", "-c", "trap 'echo bye; exit 7' INT; echo on; while :; do sleep 0.05; done")
+    running.send_signal(signal.SIGINT)
+    done = finish(running)
+    assert (done.code, done.out, done.err) == (7, "bye\n", "")
+
+
+def test_the_signal_to_stop_by_may_be_an_interrupt(yard: Yard) -> None:
+    """`--signal INT` counts for who is cancelled as well; one that is a notice, as USR1, does not."""
+    script = (
+        "trap 'echo int; exit' INT; trap 'echo term; exit' TERM; trap : USR1; echo on; while :; do sleep 0.05; done"
+    )
+    for given, said in (("INT", b"on\nint\n"), ("USR1", b"on\nterm\n")):
+        job = yard.submit("--signal", given, "--", "sh", "-c", script)
+        yard.await_output(job, b"on\n")
+        yard.client.cancel(job)
+        yard.wait(job)
+        assert yard.client.log(job).data.replace(b"Terminated\n", b"") == said
+
+
+def test_who_does_not_read_blocks_no_job(yard: Yard) -> None:
+    """The job ends though who ran it is stopped; then all of its output is shown, the rest from the log."""
+    size = 12 * 2**20
+    running = begun(yard, "--", "sh", "-c", f"echo on; while [ ! -e go ]; do sleep 0.05; done; yes | head -c {size}")
+    [job] = yard.client.jobs()
+    running.send_signal(signal.SIGSTOP)
+    (yard.cwd / "go").touch()
+    assert yard.wait(job["id"])["state"] == "succeeded"
+    running.send_signal(signal.SIGCONT)
+    done = finish(running)
+    assert (done.code, done.out == "y\n" * (size // 2)) == (0, True)
+
+
+def test_the_death_of_who_waits_ends_no_job(yard: Yard) -> None:
+    running = begun(yard, "--", "sh", "-c", "echo on; while [ ! -e go ]; do sleep 0.05; done; echo more; echo e >&2")
+    [job] = yard.client.jobs()
+    running.kill()
+    finish(running)
+    (yard.cwd / "go").touch()
+    assert yard.wait(job["id"])["state"] == "succeeded"
+    assert yard.client.log(job["id"]).data == b"on\nmore\ne\n"
+    again = yard.client.retry(job["id"])  # nobody waits for it: it runs as any other
+    assert yard.wait(again)["state"] == "succeeded"
+    assert yard.client.log(again).data == b"on\nmore\ne\n"
+
+
+class Screen:
+    """A terminal with `gpuyard run` in it."""
+
+    def __init__(self, yard: Yard, *words: str) -> None:
+        self.master, slave = pty.openpty()
+        self.resize(33, 101)
+        self.seen = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gpuyard", "run", *words], stdin=slave, stdout=slave, stderr=slave, cwd=yard.cwd,
+            env={**yard.environment, "TERM": "xterm-256color"}, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        self.slave = slave
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def shows(self, text: bytes) -> None:
+        end = time.monotonic() + PATIENCE
+        while text not in self.seen:
+            assert time.monotonic() < end, self.seen
+            if select.select([self.master], [], [], 0.1)[0]:
+                self.seen += os.read(self.master, 2**16)
+
+
+@contextlib.contextmanager
+def screen(yard: Yard, *words: str) -> Iterator[Screen]:
+    found = Screen(yard, *words)
+    try:
+        yield found
+    finally:
+        found.process.kill()
+        found.process.wait(PATIENCE)
+        os.close(found.master)
+        os.close(found.slave)
+
+
+def test_a_terminal_is_one_for_the_job(yard: Yard) -> None:
+    script = (
+        "test -t 0 && test -t 1 && test -t 2 && echo tty; echo $TERM; stty size; trap 'stty size' WINCH; "
+        "trap 'echo int' INT; read -r word; echo got $word; while [ ! -e go ]; do sleep 0.05; done; exit 6"
+    )
+    with screen(yard, "--", "sh", "-c", script) as terminal:
+        before = termios.tcgetattr(terminal.slave)
+        terminal.shows(b"tty\r\nxterm-256color\r\n33 101\r\n")
+        terminal.type(b"hello\r")
+        terminal.shows(b"got hello")
+        terminal.resize(40, 90)
+        terminal.shows(b"40 90")
+        terminal.type(b"\x03")
+        terminal.shows(b"int")
+        (yard.cwd / "go").touch()
+        until(lambda: terminal.process.poll() is not None)
+        assert terminal.process.returncode == 6
+        assert termios.tcgetattr(terminal.slave)[:4] == before[:4]
+
+
+def test_ctrl_c_again_and_again_in_a_terminal_leaves_the_job(yard: Yard) -> None:
+    with screen(yard, "--grace", "1h", "--", "sh", "-c", STUBBORN) as terminal:
+        terminal.shows(b"on\r\n")
+        terminal.type(b"\x03")
+        terminal.shows(b"int")
+        terminal.type(b"x\x03\x03")  # with another key between, it is a first one again
+        terminal.shows(b"asked to end; Ctrl-C again leaves it")
+        terminal.type(b"\x03")
+        until(lambda: terminal.process.poll() is not None)
+        assert terminal.process.returncode == 130
+        [job] = yard.client.jobs()
+        assert job["state"] == "running"
+
+
+def test_a_job_of_another_user_finds_that_users_terminal_only(a: UserDesk, b: UserDesk, place: Path) -> None:
+    script = place / "attachment.py"  # where users can read it, as they can what they run themselves
+    script.write_bytes(Path(attachment.__file__).read_bytes())
+    script.chmod(0o644)
+
+    def words(desk: Desk) -> list[str]:
+        return ["/usr/bin/python3", "-I", "-S", str(script), desk.words[-1]]
+
+    def shown(user: UserDesk) -> list[str]:
+        desk, found = Desk(), list[tuple[bytes, bytes]]()
+        given: dict[str, Any] = {"environment": user.user.environment(), "attach": words(desk)}
+        user.yard.client.submit(["sh", "-c", "id -u; echo wrong >&2"], **given)
+        desk.attend(lambda: True, lambda kind, data: found.append((kind, data)))
+        desk.close()
+        return [b"".join(data for kind, data in found if kind == which).decode() for which in (OUT, ERR)]
+
+    assert a.user.do(lambda: shown(a)) == [f"{a.user.uid}\n", "wrong\n"]
+    mine = Desk()  # root's, where a user's job is not let in
+    try:
+        job = b.submit("sh", "-c", "echo alone", attach=words(mine))
+        assert b.yard.wait(job)["state"] == "succeeded"
+        assert b.yard.client.log(job).data == b"alone\n"
+    finally:
+        mine.close()
