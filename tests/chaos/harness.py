@@ -118,9 +118,9 @@ class Daemon:
         self._options = ["--data-dir", str(data_dir), "--simulate-gpus", f"{GPUS}x16G", *options]
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def spawn(self) -> subprocess.Popen[bytes]:
+    def spawn(self, *options: str) -> subprocess.Popen[bytes]:
         """Begin a life, without waiting for anything."""
-        command = [sys.executable, "-P", "-m", "gpuyard", "serve", *self._options]
+        command = [sys.executable, "-P", "-m", "gpuyard", "serve", *self._options, *options]
         variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCES), "GPUYARD_CONFIG": "/dev/null/none",
                      "GPUYARD_PAGE": "off"}  # fmt: skip
         with self.log.open("ab") as log:
@@ -129,9 +129,9 @@ class Daemon:
         self.lives += 1
         return process
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Begin a life, and wait until it answers."""
-        self.spawn()
+        self.spawn(*options)
         self.wait_until_up()
 
     def wait_until_up(self) -> None:

@@ -13,7 +13,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from gpuyard import __version__
 from gpuyard.config import NO_PORT, PORT, Settings
 from gpuyard.daemon.background.dcgm import JobMapping
 from gpuyard.daemon.background.retention import Retention
+from gpuyard.daemon.background.store_watch import SMALL, StoreWatch
 from gpuyard.daemon.context import BackgroundThread
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.devices.simulation import SimulatedLoad
@@ -54,7 +55,7 @@ _CYCLES = 2_000, 20, 50  # frequent, so that each collection is short; with the 
 _SWITCH = 0.0005  # seconds between switches of threads; the default of 5 ms would delay every start of a job
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, *, accept_loss: bool = False) -> None:
     """Run the daemon until a signal ends it. A condition that keeps it from starting is a `UserError`."""
     _write_log()
     os.umask(0o077)
@@ -69,7 +70,7 @@ def serve(settings: Settings) -> None:
             security.check_certificate(settings)
         gpus = open_gpus(settings.simulate_gpus or None)
         stack.callback(gpus.close)
-        store = Store(settings.database)
+        store = Store(settings.database, accept_loss=accept_loss)
         stack.callback(store.close)
         adopt_orphans()
         with _usable(settings.data_dir):
@@ -85,6 +86,9 @@ def serve(settings: Settings) -> None:
         daemon = Daemon(store, engine, machine, settings)
         stack.callback(daemon.measures.close)
         daemon.expect = leases.watch
+        watch = StoreWatch(store, daemon.damaged)
+        if settings.database.stat().st_size <= SMALL and (problem := watch.check()):
+            daemon.damaged(problem)
         daemon.open(machine.cluster, machine.uuids, version=__version__, pid=os.getpid())
         kind = "simulated GPU" if gpus.simulated else "GPU"
         count = len(gpus.devices)
@@ -93,7 +97,7 @@ def serve(settings: Settings) -> None:
         with _usable(settings.data_dir):
             credentials = CredentialStore(settings.data_dir / "access.db")
         stack.callback(credentials.close)
-        asyncio.run(_serve(daemon, settings, credentials, leases.heartbeats))
+        asyncio.run(_serve(daemon, settings, credentials, leases.heartbeats, watch))
 
 
 def _write_log() -> None:
@@ -118,7 +122,7 @@ def _usable(data_dir: Path) -> Iterator[None]:
 @contextmanager
 def _alone(data_dir: Path) -> Iterator[None]:
     """Hold the lock of a data directory."""
-    with open(data_dir / "daemon.lock", "a+") as file:
+    with open(os.open(data_dir / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -128,13 +132,14 @@ def _alone(data_dir: Path) -> Iterator[None]:
                 f"a daemon runs on {data_dir} already (process {pid or 'unknown'}); "
                 "use it, end it with gpuyard down, or choose another --data-dir"
             ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        with suppress(OSError):  # a full disk: the lock is what counts
+            os.truncate(file.fileno(), os.pwrite(file.fileno(), f"{os.getpid()}\n".encode(), 0))
         yield
 
 
-async def _serve(daemon: Daemon, settings: Settings, credentials: CredentialStore, heartbeats: Heartbeats) -> None:
+async def _serve(
+    daemon: Daemon, settings: Settings, credentials: CredentialStore, heartbeats: Heartbeats, watch: StoreWatch
+) -> None:
     loop = asyncio.get_running_loop()
     listener = listen(settings.socket, 0o666 if settings.shared else 0o600)
     if settings.shared:
@@ -156,7 +161,7 @@ async def _serve(daemon: Daemon, settings: Settings, credentials: CredentialStor
     failed: list[BaseException] = []
     thread = threading.Thread(target=_run, args=(daemon, failed, lambda: loop.call_soon_threadsafe(end)))
     thread.start()
-    background = _background_threads(daemon, server)
+    background = [watch, *_background_threads(daemon, server)]
     for one in background:
         one.start()
     server.page.start(lambda: all(one.started for one, _ in listeners))
