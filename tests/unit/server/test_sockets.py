@@ -139,7 +139,7 @@ def test_asyncio_takes_a_few_connections_at_once() -> None:
         for _ in range(40):
             stack.enter_context(socket.create_connection(listener.getsockname()))
         taken = []
-        with pytest.raises(BlockingIOError):
+        with contextlib.suppress(BlockingIOError):
             while True:
                 taken.append(stack.enter_context(listener.accept()[0]))
         assert len(taken) == 16
