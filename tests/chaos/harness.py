@@ -117,18 +117,18 @@ class Daemon:
         self._options = ["--data-dir", str(data_dir), "--simulate-gpus", f"{GPUS}x16G", *options]
         self._processes: list[Hatched] = []
 
-    def spawn(self) -> Hatched:
+    def spawn(self, *options: str) -> Hatched:
         """Begin a life, without waiting for anything."""
         variables = {"PATH": os.environ["PATH"], "GPUYARD_CONFIG": "/dev/null/none", "GPUYARD_PAGE": "off"}
         with self.log.open("ab") as log:
-            process = hatch(["serve", *self._options], self.data_dir.parent, variables, log)
+            process = hatch(["serve", *self._options, *options], self.data_dir.parent, variables, log)
         self._processes.append(process)
         self.lives += 1
         return process
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Begin a life, and wait until it answers."""
-        self.spawn()
+        self.spawn(*options)
         self.wait_until_up()
 
     def wait_until_up(self) -> None:

@@ -102,7 +102,45 @@ def test_a_full_disk_refuses_and_then_all_goes_on(daemon: Daemon, disk: Path, tm
     check_projections(daemon.data_dir / "gpuyard.db")
 
 
-def test_a_daemon_that_starts_on_a_full_disk_says_so(daemon: Daemon, disk: Path) -> None:
+@pytest.mark.parametrize("killed", [True, False])
+def test_what_ended_on_a_full_disk_without_a_daemon_is_known(
+    daemon: Daemon, disk: Path, tmp_path: Path, killed: bool
+) -> None:
+    """The next daemon starts on the full disk too: it shows and adopts jobs, and refuses new ones."""
+    stamps, end = tmp_path / "stamps", tmp_path / "end"
+    daemon.start()
+    client = daemon.client
+    jobs = [client.submit(job_command(stamps, end), directory="/", environment=VARIABLES) for _ in range(2)]
+    jobs.append(client.submit(job_command(stamps, tmp_path / "later"), directory="/", environment=VARIABLES))
+    while len(list(stamps.iterdir())) < 3:
+        time.sleep(0.01)
+    daemon.kill() if killed else daemon.stop()
+    _fill(disk)
+    end.touch()  # two of them end while the disk is full and no daemon runs
+    pids = {stamp.job: stamp.pid for stamp in read_stamps(stamps)}
+    while any(alive(pids[job]) for job in jobs[:2]):
+        time.sleep(0.01)
+    _fill(disk)
+    daemon.start()
+    store = client.status()["store"]
+    assert store["state"] == "failing"
+    assert store["problem"].endswith("is full; free some space, nothing is lost")
+    assert [job["id"] for job in client.jobs()] == jobs
+    assert client.job(jobs[2])["state"] == "running"
+    _submit_until_refused(daemon, stamps)
+    (disk / "filler").unlink()
+    (tmp_path / "later").touch()
+    for job in jobs:
+        found = client.wait(job, timeout=PATIENCE)
+        assert (found["exit_code"], found["message"]) == (exit_code(job), None), found
+    after = client.submit(job_command(stamps, 0), directory="/", environment=VARIABLES)
+    assert client.wait(after, timeout=PATIENCE)["exit_code"] == exit_code(after)
+    daemon.stop()
+    check_starts(read_stamps(stamps))
+    check_projections(daemon.data_dir / "gpuyard.db")
+
+
+def test_a_new_daemon_on_a_full_disk_says_so(daemon: Daemon, disk: Path) -> None:
     disk.joinpath("data").mkdir()
     _fill(disk)
     assert daemon.spawn().wait(PATIENCE) == 2

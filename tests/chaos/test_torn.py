@@ -5,19 +5,24 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from gpuyard.client.client import Client
+from gpuyard.client.transport import Refused
 from gpuyard.core.events import Exited, Opened, Placed, Started, Submitted
 from gpuyard.core.model import Cluster, Request
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record
 from gpuyard.errors import GpuyardError
 from gpuyard.spec.work import Work
-from tests.chaos.checks import check_projections, jobs_of
+from tests.chaos.checks import check_projections, check_starts, check_times, jobs_of
+from tests.chaos.harness import PATIENCE, Daemon, exit_code, job_command, read_stamps
 
 SEED = 20260704
+VARIABLES = {"PATH": "/usr/bin:/bin"}
 WORK = {"work": Work(("python", "train.py"), "/home/ann", name="train").to_json()}
 
 
@@ -95,3 +100,82 @@ def _problem(path: Path) -> GpuyardError | None:
         if store is not None:
             store.close()
     return None
+
+
+def test_a_daemon_whose_store_lost_writes_goes_on_with_what_folders_tell(tmp_path: Path) -> None:
+    stamps = tmp_path / "stamps"
+    stamps.mkdir()
+    daemon = Daemon(tmp_path / "data")
+    try:
+        daemon.start()
+        client = daemon.client
+        commands = [job_command(stamps, tmp_path / "end"), job_command(stamps, 0)]
+        running, over = (client.submit(command, directory="/", environment=VARIABLES) for command in commands)
+        waiting = client.submit(["true"], directory="/", environment=VARIABLES, gpus=4)
+        client.wait(over, timeout=PATIENCE)
+        daemon.kill()
+        (daemon.data_dir / "gpuyard.db-wal").unlink()
+        assert daemon.spawn().wait(PATIENCE) == 2
+        assert "with 3 submitted jobs" in daemon.words()
+        daemon.start("--accept-loss")
+        found = {job["id"]: job for job in client.jobs(all=True)}
+        assert waiting not in found
+        assert (found[over]["state"], found[over]["exit_code"]) == ("failed", exit_code(over))
+        assert (found[running]["state"], found[running]["gpus"]) == ("running", [0])
+        assert found[running]["command"] == commands[0]
+        beside = client.submit(job_command(stamps, 0), directory="/", environment=VARIABLES, gpus=3)
+        assert int(beside) > int(waiting)
+        client.wait(beside, timeout=PATIENCE)
+        (tmp_path / "end").touch()
+        assert client.wait(running, timeout=PATIENCE)["exit_code"] == exit_code(running)
+        daemon.stop()
+        check_starts(read_stamps(stamps))
+        check_times(daemon.data_dir / "gpuyard.db")
+        check_projections(daemon.data_dir / "gpuyard.db")
+    finally:
+        daemon.close()
+
+
+def test_a_daemon_on_a_damaged_store_says_so_and_takes_nothing(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "data")
+    database = daemon.data_dir / "gpuyard.db"
+    try:
+        daemon.start()
+        client = daemon.client
+        array = client.submit(["true"], directory="/", environment=VARIABLES, array="0-199")
+        daemon.wait_until_empty()
+        daemon.stop()
+        _overwrite(database, "jobs_over")  # history goes by this index
+        daemon.start()
+        assert client.status()["store"]["state"] == "failing"  # by the check at the start
+        _refuses(client)
+        daemon.stop()
+        daemon.data_dir.joinpath("gpuyard.db").unlink()
+        daemon.start("--accept-loss")
+        daemon.wait_until_empty()
+        with sqlite3.connect(database) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        _overwrite(database, "jobs_over")
+        with pytest.raises(Refused, match=r"is damaged .*gpuyard restore FILE.*gpuyard recover"):
+            client.history(limit=1000)
+        _refuses(client)
+        assert client.job(f"{array}_7")["exit_code"] == 0  # what can be read is shown
+        daemon.stop()
+        assert "Traceback" not in daemon.words()
+    finally:
+        daemon.close()
+
+
+def _overwrite(database: Path, name: str) -> None:
+    """Put garbage in the place of the pages of an index, or a table."""
+    with closing(sqlite3.connect(database)) as connection:
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (name,)).fetchone()
+    with database.open("r+b") as file:
+        file.seek((root - 1) * 4096)
+        file.write(random.Random(SEED).randbytes(64))
+
+
+def _refuses(client: Client) -> None:
+    with pytest.raises(Refused, match=r"is damaged .*gpuyard restore FILE") as refusal:
+        client.submit(["true"], directory="/", environment=VARIABLES)
+    assert refusal.value.status == 503

@@ -15,7 +15,8 @@ from gpuyard.core.events import Exited, Started
 from gpuyard.core.model import Request
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.loop import Daemon
-from gpuyard.daemon.store.log import Store, StoreFailing
+from gpuyard.daemon.store.database import StoreFailing
+from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.base import Ended, EngineError, LaunchRefused, NeverBegan, Node, Placement, Report, Running, Task
 from gpuyard.errors import UserError
@@ -346,8 +347,57 @@ def test_a_damaged_log_is_no_riddle(place: Place) -> None:
     place.submit()
     place.store._connection.execute("UPDATE events SET data = '{' WHERE kind = 'Submitted'")
     place.store.close()
-    with pytest.raises(UserError, match=r"gpuyard.db is damaged .*put back a backup"):
+    with pytest.raises(UserError, match=r"gpuyard.db is damaged .*gpuyard restore FILE"):
         place.begin()
+
+
+class Hands:
+    """The time of day, which somebody sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead, real = 0.0, time.time
+        monkeypatch.setattr(time, "time", lambda: real() + self.ahead)
+
+
+@pytest.mark.parametrize("by", [3600.0, -3600.0])
+@pytest.mark.parametrize("restarted", [True, False])
+def test_the_clock_jumps_and_nothing_ages(
+    place: Place, monkeypatch: pytest.MonkeyPatch, by: float, restarted: bool
+) -> None:
+    hands, ages = Hands(monkeypatch), dict[str, float]()
+    for job in ("1", "2"):
+        assert place.submit(time_limit=1800.0, kind="job" if job == "1" else "lease") == job
+        place.tell(Running(job, 1, time.time(), "17"))
+        place.engine.adopted[job] = Running(job, 1, time.time(), "17")
+        ages[job] = place.yard.clock.now() - (place.job(job).started or 0.0)
+    hands.ahead = by
+    if restarted:
+        place.store.close()  # no end: it was killed
+        place.begin()
+    place.yard.turn(0)
+    for job in ("1", "2"):
+        assert place.engine.asked == []
+        age = place.yard.clock.now() - (place.store.open[job].started or 0.0)
+        assert ages[job] <= age < ages[job] + 60
+        place.tell(Ended(job, 1, time.time(), 0))
+        assert place.job(job).state == "succeeded"
+        assert 0 <= (place.job(job).ended or 0.0) - (place.job(job).started or 0.0) < 60
+    jumps = [record.event for record in place.store.latest("ClockSet")]
+    assert len(jumps) == (by > 0)  # set back, the clock goes on as before
+    place.end()
+
+
+def test_reports_are_noted_in_the_order_of_what_happened(place: Place) -> None:
+    place.submit()
+    place.submit()
+    now = time.time()
+    place.engine.adopted = {"1": Ended("1", 1, now + 0.03, 0, began=now), "2": Ended("2", 1, now + 0.02, 0, began=now)}
+    time.sleep(0.05)
+    place.store.close()
+    place.begin()
+    assert [place.job(job).ended for job in ("1", "2")] == [now + 0.03, now + 0.02]
+    assert [place.job(job).started for job in ("1", "2")] == [now, now]
+    place.end()
 
 
 def test_a_directory_with_signs_that_mean_something_in_a_uri(tmp_path: Path) -> None:

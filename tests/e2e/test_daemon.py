@@ -40,7 +40,7 @@ def test_what_ends_without_a_daemon_is_known_afterwards(own_yard: Yard) -> None:
     own_yard.end(signal.SIGKILL)
     (own_yard.cwd / "go").touch()
     exit_file = own_yard.data_dir / "jobs" / id / "1" / "exit"
-    until(exit_file.exists, "the end of the job")
+    until(lambda: exit_file.stat().st_size, "the end of the job")
     own_yard.serve()
     job = own_yard.wait(id)
     assert (job["state"], job["exit_code"]) == ("failed", 6)

@@ -91,7 +91,7 @@ def test_after_a_sudden_end_of_the_daemon_none_is_left(own_yard: Yard, fake: Fak
     assert fake.names == ["start"] * 2
     if meanwhile:
         (own_yard.cwd / "go").touch()
-        until(lambda: all((own_yard.data_dir / "jobs" / id / "1" / "exit").exists() for id in ids))
+        until(lambda: all((own_yard.data_dir / "jobs" / id / "1" / "exit").stat().st_size for id in ids))
     own_yard.serve()
     (own_yard.cwd / "go").touch()
     assert [own_yard.wait(id)["state"] for id in ids] == ["succeeded"] * 2

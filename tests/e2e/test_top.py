@@ -165,7 +165,7 @@ def test_the_daemon_goes_away_and_comes_back_with_ten_thousand_jobs(own_yard: Ya
     own_yard.end()
     stays.unlink()  # nothing else is started without a daemon
     exit_file = own_yard.data_dir / "jobs" / blocker / "1" / "exit"
-    until(exit_file.exists, "the end of the blocker")
+    until(lambda: exit_file.stat().st_size, "the end of the blocker")
     shutil.rmtree(own_yard.data_dir / "jobs")
 
 

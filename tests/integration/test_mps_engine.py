@@ -190,7 +190,7 @@ def test_it_ends_if_its_jobs_ended_while_we_were_away(start: Start, fake: FakeMp
     _launch(watch, "1")
     watch.until(Running, "1")
     (watch.directory / "go").touch()
-    until(lambda: (place / "jobs" / "1" / "1" / "exit").exists())
+    until(lambda: (place / "jobs" / "1" / "1" / "exit").stat().st_size)
     watch = start()
     watch.engine.adopt("1", 1)
     assert (watch.engine.due() or math.inf) <= time.monotonic()  # though nobody asks for anything

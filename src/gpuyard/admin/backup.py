@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from gpuyard import __version__
 from gpuyard.config import Settings
-from gpuyard.daemon.store.log import VERSION
+from gpuyard.daemon.store.database import BESIDE, VERSION, HighWater, integrity, name_aside, set_aside
 from gpuyard.engines.local import output, stored_attempts
 from gpuyard.errors import UserError
 from gpuyard.faults import point
@@ -34,6 +34,7 @@ FORMAT = 1
 _MANIFEST, _DATABASE = "manifest.json", "gpuyard.db"
 _FILE = re.compile(r"jobs/([0-9]+)/([0-9]+)/(output\.log|pid|exit)")
 _LARGEST_MANIFEST = 2**20
+_ASIDE = "before-restore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,17 +220,6 @@ def _check(path: Path, manifest: Manifest, database: Path) -> None:
         raise UserError(f"the store in {path} is damaged: {problem}")
 
 
-def integrity(database: Path, *, thorough: bool) -> str:
-    """What SQLite finds wrong with a store; empty if all is well."""
-    try:
-        with closing(read_only(database)) as connection:
-            found = connection.execute(f"PRAGMA {'integrity_check' if thorough else 'quick_check'}(1)").fetchone()
-            connection.execute("SELECT count(*) FROM jobs WHERE number < 0").fetchone()
-    except sqlite3.Error as error:
-        return str(error)
-    return "" if found == ("ok",) else " ".join(str(found[0]).split())
-
-
 def put_back_files(path: Path, data_dir: Path) -> int:
     """Restore missing files of attempts; returns their number."""
     count = 0
@@ -294,7 +284,7 @@ def losses(settings: Settings, backup: Backup) -> Losses:
         unknown=_in_order(job for job in opened if job not in then),
         out_of_step=_in_order(job for job, attempt in running if job in then and (job, attempt) not in in_step),
         revived=_in_order(revived),
-        newest=max(map(number_of, (*then, *(now or ()))), default=0),
+        newest=max((*map(number_of, (*then, *(now or ()))), HighWater(settings.database).read().newest)),
     )
 
 
@@ -342,6 +332,7 @@ def restore(settings: Settings, backup: Backup, newest: int) -> Path | None:
     point("restore:prepared")
     aside = _put_aside(settings.database)
     point("restore:aside")
+    HighWater(settings.database).remove()
     os.replace(new, settings.database)
     sync(settings.data_dir)
     return aside
@@ -350,21 +341,11 @@ def restore(settings: Settings, backup: Backup, newest: int) -> Path | None:
 def _put_aside(database: Path) -> Path | None:
     if not database.exists():
         return None
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    aside = database.with_name(f"{database.name}.before-restore-{stamp}")
-    number = 1
-    while aside.exists():
-        number += 1
-        aside = database.with_name(f"{database.name}.before-restore-{stamp}-{number}")
     if _is_in_one_file(database):
         with suppress(OSError):  # not every file system has second names
-            os.link(database, aside)
+            os.link(database, aside := name_aside(database, _ASIDE))
             return aside
-    os.rename(database, aside)  # first: what lies beside no store is nothing to SQLite
-    for ending in ("-wal", "-shm"):
-        if (beside := database.with_name(database.name + ending)).exists():
-            os.rename(beside, aside.with_name(aside.name + ending))
-    return aside
+    return set_aside(database, _ASIDE, move=True)
 
 
 def _is_in_one_file(database: Path) -> bool:
@@ -375,5 +356,5 @@ def _is_in_one_file(database: Path) -> bool:
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     except sqlite3.Error:
         return False
-    beside = [database.with_name(database.name + ending) for ending in ("-wal", "-shm")]
+    beside = [database.with_name(database.name + ending) for ending in BESIDE]
     return not busy and not any(path.exists() for path in beside)

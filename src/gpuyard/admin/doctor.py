@@ -14,11 +14,11 @@ from typing import Any
 
 from gpuyard import __version__
 from gpuyard.admin import checks
-from gpuyard.admin.backup import integrity, read_only, stored_jobs
+from gpuyard.admin.backup import read_only, stored_jobs
 from gpuyard.admin.checks import Finding, Installation, bad, find_installation, ok, warn
 from gpuyard.client.transport import Refused
 from gpuyard.config import NO_PORT, PORT, Settings
-from gpuyard.daemon.store.log import VERSION
+from gpuyard.daemon.store.database import VERSION, WAY_OUT, integrity
 from gpuyard.engines.local import stored_attempts
 from gpuyard.engines.mps_control import program
 from gpuyard.errors import UserError
@@ -174,8 +174,13 @@ def store(patient: Installation) -> Finding | None:
         return ok(check, f"{database} is not there yet; the first daemon makes it")
     if not os.access(database, os.R_OK):
         return warn(check, f"you may not read {database}", "ask whoever runs the daemon, or be root")
-    if text := integrity(database, thorough=False):
-        return bad(check, f"{database} is damaged: {text}", "gpuyard restore FILE puts a backup in its place")
+    text = integrity(database, thorough=False)
+    if "locked" in text:
+        return warn(
+            check, f"{database} is locked by a daemon that started on a full disk", "gpuyard down && gpuyard up"
+        )
+    if text:
+        return bad(check, f"{database} is damaged: {text}", WAY_OUT)
     size = sum(path.stat().st_size for path in (database, database.with_name(f"{database.name}-wal")) if path.exists())
     with closing(read_only(database)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]

@@ -135,6 +135,9 @@ class Commands(LazyGroup):
             "backup": Entry(
                 "daemon.machine:backup", "Write the queue and its history to a file, while the daemon runs."
             ),
+            "recover": Entry(
+                "daemon.machine:recover", "Save what can be read of a damaged store; it is kept beside the new one."
+            ),
             "restore": Entry("daemon.machine:restore", "Go back to a backup; the former store is kept beside it."),
         },
         "From elsewhere": {

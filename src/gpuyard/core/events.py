@@ -266,6 +266,16 @@ class HarmMeasured(_ClusterEvent):
     slowdown: float  # 2: it takes twice as long as alone
 
 
+@dataclass(frozen=True, slots=True)
+class ClockSet(_ClusterEvent):
+    """The time of day was set: the driver's clock gained these seconds on the time that passed, or lost them.
+
+    What runs began as much later, or earlier, by the new time: its age is that of the time that passed.
+    """
+
+    by: float
+
+
 WAIT_AGAIN = ("preempted", "oom", "crowded", "requeued")
 """Causes of a recall after which a job may wait again; a final cause overrides them."""
 
@@ -275,6 +285,6 @@ JobEvent = (
 )  # fmt: skip
 ClusterEvent = (
     Opened | PolicySet | GpusWithdrawn | GpusRestored | MemoryTaken | HostTaken | GpusDrained | GpusResumed | Booked
-    | Unbooked | RulesSet | HarmMeasured
+    | Unbooked | RulesSet | HarmMeasured | ClockSet
 )  # fmt: skip
 Event = JobEvent | ClusterEvent

@@ -27,6 +27,7 @@ from gpuyard.core.events import (
     Cancelled,
     Charged,
     Chosen,
+    ClockSet,
     Edited,
     Event,
     Exited,
@@ -388,6 +389,11 @@ def _rules_set(state: State, event: RulesSet) -> None:
     state.rules = event.rules
 
 
+def _clock_set(state: State, event: ClockSet) -> None:
+    for times in (state.table.started, state.table.slice_started):
+        times[state.running.array] += event.by
+
+
 def _harm_measured(state: State, event: HarmMeasured) -> None:
     pair = event.sufferer, event.beside
     state.harms.pop(pair, None)
@@ -421,6 +427,7 @@ _CLUSTER_EFFECTS: dict[type[Event], Callable[[State, Any], object]] = {
     Unbooked: lambda state, event: state.bookings.pop(event.name, None),
     RulesSet: _rules_set,
     HarmMeasured: _harm_measured,
+    ClockSet: _clock_set,
 }
 
 _EFFECTS: dict[type[Event], Callable[[State, int, Any], None]] = {

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from gpuyard.config import Settings
@@ -27,11 +29,13 @@ from gpuyard.core.transitions import apply
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.devices.measurements import Measures, Seen
 from gpuyard.daemon.meters import Meters
-from gpuyard.daemon.store.log import Checkpoints, Intent, Store, StoreFailing, description
+from gpuyard.daemon.store.database import StoreFailing
+from gpuyard.daemon.store.log import Checkpoints, Intent, Store, description
 from gpuyard.daemon.store.reader import Answered
 from gpuyard.daemon.store.records import Record
 from gpuyard.daemon.store.views import work_of
 from gpuyard.engines.base import Engine
+from gpuyard.engines.local import processes
 from gpuyard.errors import GpuyardError
 from gpuyard.gpus.base import Reading
 from gpuyard.spec.work import Work
@@ -41,6 +45,7 @@ SLICE = 0.005  # seconds of a turn that a long request may take at most; to writ
 _LONG_TURN = 0.025  # seconds: after a longer turn the next slice is shorter
 log = logging.getLogger("gpuyard")
 _STUCK = 300.0  # seconds
+_JUMP = 1.0  # seconds that the time of day may differ from the time that passed: it is always corrected a little
 _COARSE = 0.1  # seconds by which the times of files may lag behind
 
 
@@ -57,15 +62,51 @@ class Clock:
         self._ticks = ticks
         return self._now
 
+    def booted(self) -> float:
+        """When the machine started, by this clock: that changes with the time of day, and with nothing else."""
+        return self.now() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Boot:
+    """When the machine started, by the daemon's clock: what changes when the time of day is set, and at no other time.
+
+    The log keeps it, so that a jump is noticed that happened while no daemon ran.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._life = clock, processes.life()
+        self._at = clock.booted()
+
+    def recall(self, store: Store) -> None:
+        """Go on with what the log says of this boot, if it says anything."""
+        found = [record for kind in ("Opened", "ClockSet") for record in islice(store.latest(kind), 1)]
+        known = [record for record in found if record.details.get("life") == self._life]
+        if known:
+            self._at = float(max(known, key=lambda record: record.event.at).details["booted"])
+
+    def details(self) -> dict[str, Any]:
+        """What the log keeps."""
+        return {"life": self._life, "booted": round(self._at, 3)}
+
+    def jump(self) -> float:
+        """Seconds by which the clock has jumped since the last look; 0 if it has not."""
+        by = round(self._clock.booted() - self._at, 3)
+        if abs(by) <= _JUMP:
+            return 0.0
+        self._at += by
+        return by
+
 
 class Times:
-    """The time of each job's last event, so that times by other clocks stay in order."""
+    """The time of each job's last event, and of all, so that times by other clocks stay in order."""
 
-    def __init__(self, written: Callable[[str], float]) -> None:
-        self._written = written
+    def __init__(self, written: Callable[[str], float], last: Callable[[], float] = lambda: 0.0) -> None:
+        self._written, self._last_written = written, last
         self._latest: dict[str, float] = {}
+        self.last = last()  # no event is earlier than the one before it
 
     def note(self, event: Event) -> None:
+        self.last = event.at
         job = getattr(event, "job", None)
         if job is None:
             return
@@ -76,16 +117,16 @@ class Times:
 
     def forget(self) -> None:
         """Keep only what is written."""
-        self._latest = {}
+        self._latest, self.last = {}, self._last_written()
 
     def began(self, job: str, at: float, now: float) -> float:
         """The start by the machine's clock: not before the placement, not after now."""
-        return min(max(at, self._before(job)), now)
+        return min(max(at, self._before(job), self.last), now)
 
     def ended(self, job: str, at: float, now: float) -> float:
         """The end by the machine's clock; now, if the clock was set back."""
         before = self._before(job)
-        return max(at, before) if before - _COARSE <= at <= now else now
+        return max(at, before, self.last) if before - _COARSE <= at <= now else now
 
     def _before(self, job: str) -> float:
         before = self._latest.get(job)
@@ -255,7 +296,8 @@ class Context:
         self.store, self.engine, self.machine, self.settings = store, engine, machine, settings
         self.state: State
         self.clock = Clock(store.last_at)
-        self.times = Times(store.latest_at)
+        self.boot = Boot(self.clock)
+        self.times = Times(store.latest_at, lambda: store.last_at)
         self.meters = Meters(store.open, store.latest_at)
         self.measures = Measures(settings.data_dir / "measures.json")  # what running jobs use of their GPUs
         self.measures.gpu_memory = max((float(device.memory) for device in machine.gpus.devices), default=0.0)
@@ -292,7 +334,9 @@ class Context:
         return self.inbox.put(command, changes)
 
     def record(self, event: Event, **details: Any) -> None:
-        """Let an event happen; the loop writes it at the end of the turn."""
+        """Let an event happen, not before the last one; the loop writes it at the end of the turn."""
+        if event.at < self.times.last:
+            event = replace(event, at=self.times.last)
         for observe in self.observers:
             observe(event, details)
         apply(self.state, event)

@@ -18,16 +18,19 @@ from __future__ import annotations
 
 import logging
 import select
+import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from gpuyard.config import Settings
-from gpuyard.core.events import Charged, Event, MemoryTaken, Opened, Placed, RulesSet, Started
-from gpuyard.core.model import Cluster, Phase
+from gpuyard.core.events import Charged, ClockSet, Event, MemoryTaken, Opened, Placed, RulesSet, Started
+from gpuyard.core.model import Cluster
 from gpuyard.core.plan import Start
 from gpuyard.core.planner import OrderedPlanner
 from gpuyard.core.state import State
@@ -44,12 +47,13 @@ from gpuyard.daemon.jobs.estimates import Estimates
 from gpuyard.daemon.jobs.launch import task_of
 from gpuyard.daemon.jobs.loans import Offers
 from gpuyard.daemon.jobs.oom import Ooms
-from gpuyard.daemon.jobs.outcomes import Outcomes
+from gpuyard.daemon.jobs.outcomes import Outcomes, dated, salvaged
 from gpuyard.daemon.jobs.stops import Stops
 from gpuyard.daemon.planning import Planning, check_gpus, rules_to_set
-from gpuyard.daemon.store.log import Store, StoreFailing
+from gpuyard.daemon.store.database import StoreDamaged, StoreFailing, is_damage, sentence
+from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record
-from gpuyard.engines.base import Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report
+from gpuyard.engines.base import Ended, Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report
 from gpuyard.errors import GpuyardError, UserError, is_passing
 from gpuyard.faults import point
 
@@ -69,6 +73,7 @@ class Daemon:
         self.clock, self.meters, self.measures = context.clock, context.meters, context.measures
         self.listeners, self.ask, self.record = context.listeners, context.ask, context.record
         self.failing = ""  # why nothing can be written now; empty if all is well
+        self.damage = ""  # what is wrong with the store, which no waiting mends; empty if nothing is known to be
         self.expect: Callable[[str], None] = lambda job: None
         """Called with every waiting lease, so that it is dropped when its process ends."""
         self.due_back = np.inf  # when the next turn ends at the latest, on the monotonic clock, unless the thread hangs
@@ -81,6 +86,7 @@ class Daemon:
         self._poll.register(engine.fileno(), select.POLLIN)
         self._write_at = np.inf
         self._retry_at = 0.0
+        self._take_over: Callable[[float], None] | None = None  # what `open` could not write yet
         self._stopping = False
         self._make_parts(context)
 
@@ -120,6 +126,11 @@ class Daemon:
         self._stopping = True
         self.context.inbox.ring()
 
+    def damaged(self, problem: str) -> None:
+        """Note that the store is damaged: nothing is written to it from now on."""
+        self.damage = self.damage or problem
+        self.context.inbox.ring()
+
     # -- the loop ---------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -139,21 +150,22 @@ class Daemon:
         self.due_back = time.monotonic()
         answers: list[tuple[Future[Any], Any]] = []
         try:
-            if self.failing and time.monotonic() >= self._retry_at:
+            if self.damage and self.failing != self.damage:
+                self._fail(StoreDamaged(self.damage))
+            elif self.failing and time.monotonic() >= self._retry_at:
                 self._try_again()
             self.context.begin_slice()
             answers = [] if self.failing else self.context.inbox.go_on()
             answers += self.context.inbox.hear(self.failing)
             self._decide_and_act(answers)
-        except Exception as error:
-            if not is_passing(error):
-                raise
-            self._give_up(answers, error)
+        except (sqlite3.Error, OSError, MemoryError) as error:
+            self._give_up(answers, self._problem_of(error))
 
     def _decide_and_act(self, answers: list[tuple[Future[Any], Any]]) -> None:
         now = self.clock.now()  # after what was asked, which has times of its own
         self._observe(now)
         if not self.failing:
+            self._watch_clock(now)
             self.look_at_gpus(now)
             self._stops.warn()
             self._stops.end_overdue(now)
@@ -169,6 +181,14 @@ class Daemon:
             answers = []
         self._carry_out()  # a few starts come before the answers: they are what people wait for
         self._answer(answers)
+
+    def _problem_of(self, error: Exception) -> GpuyardError:
+        """The damage that a read came upon, or what passes; any other error is ours."""
+        if isinstance(error, sqlite3.Error) and is_damage(error):
+            return StoreDamaged(sentence(self.store.path, error))
+        if not is_passing(error):
+            raise error
+        return EngineError(f"the daemon cannot go on now ({error}); it tries again every second")
 
     def _timeout(self) -> float:
         """Seconds until something is due."""
@@ -203,13 +223,10 @@ class Daemon:
                 self.store.append(records, environments, keyed.values(), intents)
                 self.meters.commits.observe(time.perf_counter() - began)
         except StoreFailing as error:
-            log.error("%s", error)
-            self._fail(error)
-            for answer, _ in answers:
-                answer.set_exception(error)
+            self._refuse(answers, error)
             return False
         if not self.failing:
-            self._reports = []
+            self._reports, self._take_over = [], None
         self._written += records
         idle, busy = not records and not self.context.inbox, self.context.inbox.is_busy
         if not self.failing and self.context.checkpoints.make(self.state, idle=idle, busy=busy):
@@ -227,21 +244,27 @@ class Daemon:
             for listener in self.listeners:
                 listener(records)
 
+    def _refuse(self, answers: list[tuple[Future[Any], Any]], error: StoreFailing) -> None:
+        self._fail(error)
+        for answer, _ in answers:
+            answer.set_exception(error)
+
     def _fail(self, error: GpuyardError) -> None:
         """Drop what is not written."""
-        self.failing = str(error)
+        if isinstance(error, StoreDamaged):
+            self.damage = str(error)
+        before, self.failing = self.failing, self.damage or str(error)
+        if self.failing != before:
+            log.error("%s", self.failing)
         self.context.drop_unwritten()
         self.context.inbox.give_up(error)
         self._launches = []
         self._stops.forget()
         self._write_at = np.inf
-        self._retry_at = time.monotonic() + _RETRY
+        self._retry_at = np.inf if self.damage else time.monotonic() + _RETRY
 
-    def _give_up(self, answers: list[tuple[Future[Any], Any]], error: Exception) -> None:
-        """A turn was cut short by something that passes: go on in a while from what is on disk, as if we had died."""
-        problem = EngineError(f"the daemon cannot go on now ({error}); it tries again every second")
-        if str(problem) != self.failing:
-            log.error("%s", problem)
+    def _give_up(self, answers: list[tuple[Future[Any], Any]], problem: GpuyardError) -> None:
+        """A turn was cut short: go on in a while from what is on disk, as if we had died; not where it is damaged."""
         left = [(answer, value) for answer, value in answers if not answer.done()]
         if self._written:  # what was asked is on disk
             self._answer(left)
@@ -255,7 +278,7 @@ class Daemon:
         try:
             self.context.reload()
             self.estimates.forget()
-            self.recover(self.clock.now())
+            (self._take_over or self.recover)(self.clock.now())
         except (StoreFailing, UserError, EngineError) as error:
             self._fail(error)
             return
@@ -266,30 +289,64 @@ class Daemon:
     # -- beginning and recovery -------------------------------------------------------------------
 
     def open(self, cluster: Cluster, gpus: tuple[str, ...], **details: Any) -> None:
-        now = self.clock.now()
+        """Take over the queue. Where nothing can be written now, it is shown, jobs go on, and the rest comes later."""
         state = self.store.load()
         self.context.state = state if state is not None else State(cluster)
-        self.recover(now)
-        check_gpus(self.store, self.state, cluster, gpus)
-        self.record(Opened(now, cluster, gpus), **details)
-        self.planning.take_up_policy(now)
-        if (rules := rules_to_set(self.state, self.settings)) is not None:
-            self.record(RulesSet(now, rules))
-        if not self._commit([]):
+
+        def take_over(now: float) -> None:
+            lost = self.store.lost
+            found = salvaged(self.context) if lost.last else []
+            more = {**details, **({"lost": lost._asdict()} if lost.last else {}), **self.context.boot.details()}
+            if not self.store.last:  # a log begins with this
+                self.record(Opened(min([now, *(at for at, _ in found)]), cluster, gpus), **more)
+            self.recover(now, found)
+            check_gpus(self.store, self.state, cluster, gpus)
+            if self.store.last:
+                self.record(Opened(now, cluster, gpus), **{**more, **self.context.boot.details()})
+            self.planning.take_up_policy(now)
+            if (rules := rules_to_set(self.state, self.settings)) is not None:
+                self.record(RulesSet(now, rules))
+
+        self._take_over = take_over
+        try:
+            if self.damage:
+                raise StoreDamaged(self.damage)
+            take_over(self.clock.now())
+            self._commit([])
+        except (StoreFailing, EngineError) as error:
+            self._fail(error)
+        except (sqlite3.Error, OSError, MemoryError) as error:
+            self._fail(self._problem_of(error))
+        if self.failing and state is None:
             raise UserError(self.failing)
 
-    def recover(self, now: float) -> None:
-        for report in self._reports:  # first: of these the engine knows no more
-            self._outcomes.note(report, now)
+    def recover(self, now: float, more: Sequence[tuple[float, Callable[[], None]]] = ()) -> None:
+        """Learn what became of the jobs that ran; `more` has to happen too, each step at its time."""
+        self.context.boot.recall(self.store)
+        self._watch_clock(now)
+        known = {(report.job, report.attempt) for report in self._reports if isinstance(report, Ended)}
+        reports: list[Report] = []
         for row in self.state.running.array.tolist():
             job, attempt = self.state.ids[row], self.state.attempt[row]
-            self._outcomes.note(self.engine.adopt(job, attempt), now)
-            point("yard:adopted")
-            if row in self.state.recalled and self.state.phase[row] in (Phase.PLACED, Phase.RUNNING):
+            if (job, attempt) not in known:  # of those the engine knows no more
+                reports.append(self.engine.adopt(job, attempt))
+                point("yard:adopted")
+        self._reports += self.engine.observe()  # some have ended long ago: that comes before all that happens now
+        reports += self._reports
+        steps = [(at, partial(self._outcomes.note, report, now)) for at, report in dated(reports, now)]
+        for _, step in sorted([*steps, *more], key=itemgetter(0)):
+            step()
+        for row in self.state.running.array.tolist():
+            if row in self.state.recalled:
                 self._stops.again(row)
         self._stops.watch_limits()
         self.bulk.resume()
         self.context.new_leases += [view.id for view in self.store.open.values() if view.kind == "lease"]
+
+    def _watch_clock(self, now: float) -> None:
+        """Note that the time of day was set: ages go by the time since the machine started."""
+        if by := self.context.boot.jump():
+            self.record(ClockSet(now, by), **self.context.boot.details())
 
     # -- what happens -----------------------------------------------------------------------------
 

@@ -182,6 +182,3 @@ def _warn(watcher: Watcher, run: Run, warnings: Sequence[str]) -> None:
         watcher.warn(f"{run.name}: {sentence}")
     if len(warnings) > _SHOWN:
         watcher.warn(f"{run.name}: and {len(warnings) - _SHOWN} more (its recording has all)")
-
-
-# -- signals that end a program, heard like Ctrl-C, so that there is time to clear up ---------------

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gpuyard.daemon.store.database import connect
 from gpuyard.errors import UserError, suggest
 from gpuyard.notify.subscriptions import DEFAULT_EVENTS, LONG_WAIT_SECONDS, REMOVED, mask
 
@@ -77,8 +78,7 @@ class Outbox:
     def __init__(self, path: Path) -> None:
         self._lock = threading.RLock()
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection = connect(path, isolation_level=None, check_same_thread=False)
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if version > VERSION:
             raise UserError(f"{path} was written by a newer version of gpuyard; use that version, or move it away")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -21,7 +23,8 @@ from gpuyard.daemon.background.retention import Removed
 from gpuyard.daemon.commands import NotNow
 from gpuyard.daemon.limits import NoSuchReservation
 from gpuyard.daemon.loop import Daemon
-from gpuyard.daemon.store.log import NoSuchJob, StoreFailing
+from gpuyard.daemon.store.database import StoreFailing, is_damage, sentence
+from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.engines.base import EngineError
 from gpuyard.engines.leases.heartbeats import Heartbeats
 from gpuyard.errors import GpuyardError, UserError, is_passing
@@ -133,6 +136,7 @@ def make_app(server: Server) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(OSError, _on_system_error)
+    app.add_exception_handler(sqlite3.Error, partial(_on_unreadable, server.context))
     app.add_exception_handler(Exception, _on_bug)
     _add_openapi(app, server.settings)
     return app
@@ -190,6 +194,17 @@ async def _on_error(request: Request, error: Exception) -> Response:
     headers = {"Retry-After": str(error.seconds)} if isinstance(error, TooManyFailures) else None
     detail = error.message_for(request.url.path) if isinstance(error, Unauthenticated) else str(error)
     return refusal(request.url.path, status, detail, headers)
+
+
+async def _on_unreadable(context: Context, request: Request, error: Exception) -> Response:
+    """What the store holds cannot be read: it is damaged, or the mistake is ours."""
+    assert isinstance(error, sqlite3.Error)
+    if not is_damage(error):
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return await _on_bug(request, error)
+    problem = sentence(context.settings.database, error)
+    context.daemon.damaged(problem)
+    return refusal(request.url.path, 503, problem)
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> Response:

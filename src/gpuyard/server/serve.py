@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from gpuyard import __version__
 from gpuyard.config import NO_PORT, PORT, Settings
 from gpuyard.daemon.background.dcgm import JobMapping
 from gpuyard.daemon.background.retention import Retention
+from gpuyard.daemon.background.store_watch import SMALL, StoreWatch
 from gpuyard.daemon.context import BackgroundThread
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.devices.simulation import SimulatedLoad
@@ -56,7 +57,7 @@ _QUIET = 60.0  # seconds
 _SWITCH = 0.0005  # seconds between switches of threads; the default of 5 ms would delay every start of a job
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, *, accept_loss: bool = False) -> None:
     """Run the daemon until a signal ends it. A condition that keeps it from starting is a `UserError`."""
     _write_log()
     os.umask(0o077)
@@ -71,7 +72,7 @@ def serve(settings: Settings) -> None:
             security.check_certificate(settings)
         gpus = open_gpus(settings.simulate_gpus or None)
         stack.callback(gpus.close)
-        store = Store(settings.database)
+        store = Store(settings.database, accept_loss=accept_loss)
         stack.callback(store.close)
         adopt_orphans()
         with _usable(settings.data_dir):
@@ -88,6 +89,9 @@ def serve(settings: Settings) -> None:
         daemon = Daemon(store, engine, machine, settings)
         stack.callback(daemon.measures.close)
         daemon.expect = leases.watch
+        daemon.context.threads.append(watch := StoreWatch(store, daemon.damaged))
+        if settings.database.stat().st_size <= SMALL and (problem := watch.check()):
+            daemon.damaged(problem)
         daemon.open(machine.cluster, machine.uuids, version=__version__, pid=os.getpid())
         kind = "simulated GPU" if gpus.simulated else "GPU"
         count = len(gpus.devices)
@@ -122,7 +126,7 @@ def _usable(data_dir: Path) -> Iterator[None]:
 @contextmanager
 def _alone(data_dir: Path) -> Iterator[None]:
     """Hold the lock of a data directory."""
-    with open(data_dir / "daemon.lock", "a+") as file:
+    with open(os.open(data_dir / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -132,9 +136,8 @@ def _alone(data_dir: Path) -> Iterator[None]:
                 f"a daemon runs on {data_dir} already (process {pid or 'unknown'}); "
                 "use it, end it with gpuyard down, or choose another --data-dir"
             ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        with suppress(OSError):  # a full disk: the lock is what counts
+            os.truncate(file.fileno(), os.pwrite(file.fileno(), f"{os.getpid()}\n".encode(), 0))
         yield
 
 

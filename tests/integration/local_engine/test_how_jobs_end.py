@@ -71,8 +71,8 @@ def test_a_wrapper_that_is_halted(watch: Watch) -> None:
 
 
 def test_an_end_that_cannot_be_written_down(watch: Watch) -> None:
-    (folder_of(watch) / "exit").mkdir(parents=True)
-    watch.shell("1", "exit 7")
+    exit_file = folder_of(watch) / "exit"
+    watch.shell("1", f"rm {exit_file} && mkdir {exit_file}; exit 7")
     ended = watch.until(Ended, "1")
     assert (ended.code, ended.message) == (7, "its exit code could not be written to the disk")
 

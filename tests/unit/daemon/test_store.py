@@ -18,6 +18,7 @@ from gpuyard.core.events import (
     Cancelled,
     Charged,
     Chosen,
+    ClockSet,
     Edited,
     Event,
     Exited,
@@ -50,7 +51,8 @@ from gpuyard.core.events import (
     Unpromised,
 )
 from gpuyard.core.model import GIB, Booking, Cluster, Quota, Request, Rules
-from gpuyard.daemon.store.log import VERSION, Store, StoreFailing, hashed
+from gpuyard.daemon.store.database import VERSION, StoreFailing
+from gpuyard.daemon.store.log import Store, hashed
 from gpuyard.daemon.store.reader import EventFilter, Reader
 from gpuyard.daemon.store.records import KINDS, Record, Row, decode, encode
 from gpuyard.daemon.store.views import JobView, fold_view, work_of
@@ -92,7 +94,8 @@ EVENTS: list[Event] = [
     Promised(1.0, "a", (0, 1)), Unpromised(1.0, "a"), GpusDrained(1.0, (0,)), GpusResumed(1.0, (0,)),
     Booked(1.0, Booking("demo", (0, 1), 5.0, 9.0, ("ann",))), Unbooked(1.0, "demo"), RulesSet(1.0, Rules()),
     MemoryTaken(1.0, (2.0**29, 2.0**30), 2.0**29), MemoryTaken(1.0, (0.5,)),
-    HarmMeasured(1.0, "a b", "c", 1.75), Charged(1.0, "a", 2.0**31, "history", "3 runs"), Charged(1.0, "a", 0.5),
+    ClockSet(1.0, -3.5), HarmMeasured(1.0, "a b", "c", 1.75),
+    Charged(1.0, "a", 2.0**31, "history", "3 runs"), Charged(1.0, "a", 0.5),
     Placed(1.0, "a", 4, (1,), "cbp"), Granted(1.0, "a", 1, (1,)), Reclaimed(1.0, "a", 1, (1,)),
     Returned(1.0, "a", 1, (1,)), Adapted(1.0, "a", 1),
     RulesSet(1.0, Rules(3600.0, (("ann", 2.0),), (("@lab", Quota(4)), ("*", Quota(0, 10.5))), preempts=False)),
@@ -273,7 +276,7 @@ def test_a_damaged_store(store: Store, damage: str, tmp_path: Path) -> None:
     content[begin : begin + 8192] = b"\xff" * 8192
     broken = tmp_path / "broken.db"
     broken.write_bytes(content)
-    with pytest.raises(UserError, match=r"broken.db is damaged .*put back a backup"):
+    with pytest.raises(UserError, match=r"broken.db is damaged .*gpuyard restore FILE"):
         Store(broken)
 
 

@@ -163,6 +163,34 @@ def restore(
     output.print_either(json, facts, lambda: _print_restored(facts, settings))
 
 
+@option_groups
+def recover(daemon: LocalOnlyOptions, json: Json = False) -> None:
+    """Save what can be read of a damaged store; it is kept beside the new one."""
+    settings = daemon.settings()
+    if not settings.database.exists():
+        raise UserError(f"there is nothing to recover: {settings.database} does not exist")
+    backups = importlib.import_module("gpuyard.admin.backup")
+    recovery = importlib.import_module("gpuyard.admin.recovery")
+    with _without_daemon(settings, daemon.client()) as restarted, backups.alone(settings.data_dir):
+        found = recovery.recover(settings)
+    facts = {**asdict(found), "daemon": restarted}
+    output.print_either(json, facts, lambda: _print_recovered(facts))
+
+
+def _print_recovered(facts: dict[str, Any]) -> None:
+    jobs, events = output.many(facts["jobs"], "job"), output.many(facts["events"], "event")
+    print(f"recovered {events} and {jobs}; the damaged store is {facts['former']}")
+    if facts["dropped"]:
+        output.say(f"left out, since they make no sense without what is lost: {output.many(facts['dropped'], 'event')}")
+    if facts["cancelled"]:
+        output.say(f"cancelled, since it is not known whether they have run: {_named(facts['cancelled'])}")
+    if facts["last"] < facts["expected"]:
+        lost = output.many(facts["expected"] - facts["last"], "event")
+        output.say(f"the last {lost} cannot be read; gpuyard up --accept-loss goes on without them")
+    elif facts["daemon"]:
+        print(f"the daemon is up again, pid {facts['daemon']['pid']}; jobs went on running")
+
+
 @contextmanager
 def _without_daemon(settings: Settings, client: Client) -> Iterator[dict[str, Any]]:
     """Stop a running daemon, and start it again as it was; jobs go on. Yields its new status."""

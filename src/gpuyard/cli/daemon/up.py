@@ -22,8 +22,10 @@ from gpuyard.spec.notation import absolute
 if TYPE_CHECKING:
     from gpuyard.config import Settings
 
+ACCEPT_LOSS = "--accept-loss"
 _PATIENCE = 60.0  # seconds that a daemon may take to come or to go
 
+AcceptLoss = Annotated[bool, option(ACCEPT_LOSS, "Start though the store has lost writes that were acknowledged.")]
 Json = Annotated[bool, option("--json", "Print the daemon's status as JSON.")]
 
 
@@ -63,16 +65,16 @@ class StartOptions:
 
 
 @option_groups
-def serve(daemon: LocalOptions, options: StartOptions) -> None:
+def serve(daemon: LocalOptions, options: StartOptions, accept_loss: AcceptLoss = False) -> None:
     """Run the daemon in the foreground."""
     settings = daemon.settings(**options.flags())
     warn_of_variables()
     importlib.import_module("gpuyard.engines.local.privileges").raise_limits()  # before much is imported
-    importlib.import_module("gpuyard.server.serve").serve(settings)
+    importlib.import_module("gpuyard.server.serve").serve(settings, accept_loss=accept_loss)
 
 
 @option_groups
-def up(daemon: LocalOptions, options: StartOptions, json: Json = False) -> None:
+def up(daemon: LocalOptions, options: StartOptions, accept_loss: AcceptLoss = False, json: Json = False) -> None:
     """Start the daemon in the background."""
     settings = daemon.settings(**options.flags())
     warn_of_variables()
@@ -80,7 +82,7 @@ def up(daemon: LocalOptions, options: StartOptions, json: Json = False) -> None:
     try:
         found, started = client.status(), False
     except NoDaemon:
-        found, started = start(settings, client, options)
+        found, started = start(settings, client, options, accept_loss)
     if options.flags() and not started:
         output.say("gpuyard: warning: it was up already, so the flags change nothing; gpuyard down comes first")
     if json:
@@ -121,12 +123,13 @@ def warn_of_variables() -> None:
         output.say(f"gpuyard: warning: {sentence}")
 
 
-def start(settings: Settings, client: Client, options: StartOptions) -> tuple[dict[str, Any], bool]:
+def start(settings: Settings, client: Client, options: StartOptions, accept_loss: bool) -> tuple[dict[str, Any], bool]:
     command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
     command += ["--data-dir", str(settings.data_dir), "--socket", str(settings.socket)]
     for name, value in options.flags().items():
         command.append(FLAGS.get(name, f"--{name.replace('_', '-')}"))
         command += [] if name == "force_policy" else [value]
+    command += [ACCEPT_LOSS] * accept_loss
     return launch_daemon(LaunchCommand(command, None, "/"), settings, client)
 
 
@@ -140,7 +143,8 @@ class LaunchCommand(NamedTuple):
         here = Path(f"/proc/{pid}")
         command, variables = ((here / name).read_bytes().split(b"\0")[:-1] for name in ("cmdline", "environ"))
         pairs = (os.fsdecode(variable).partition("=") for variable in variables)
-        return cls([os.fsdecode(word) for word in command], {k: v for k, _, v in pairs}, os.readlink(here / "cwd"))
+        words = [os.fsdecode(word) for word in command if os.fsdecode(word) != ACCEPT_LOSS]  # that was said for once
+        return cls(words, {k: v for k, _, v in pairs}, os.readlink(here / "cwd"))
 
 
 def launch_daemon(launch: LaunchCommand, settings: Settings, client: Client) -> tuple[dict[str, Any], bool]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from gpuyard.core.events import Cancelled, Edited, Exited, Placed, Requeued, Started
-from gpuyard.core.model import Phase
+from gpuyard.core.events import Cancelled, Edited, Exited, Placed, Requeued, Started, Submitted
+from gpuyard.core.model import Phase, Request
 from gpuyard.core.state import State
 from gpuyard.daemon.context import Context
 from gpuyard.daemon.devices.measurements import Seen
@@ -14,8 +20,13 @@ from gpuyard.daemon.devices.simulation import Declared
 from gpuyard.daemon.jobs.oom import KernelKills, Ooms
 from gpuyard.daemon.jobs.stops import CROWDED, OOM, PREEMPTED, REQUEUED, Stops
 from gpuyard.engines.base import Abandoned, Ended, NeverBegan, Report, Running
-from gpuyard.spec.notation import AFTER
+from gpuyard.engines.local import processes, stored_attempts, wrapper
+from gpuyard.engines.local.accounts import name_of
+from gpuyard.spec.notation import AFTER, number_of
 from gpuyard.spec.times import format_when
+from gpuyard.spec.work import Work
+
+log = logging.getLogger("gpuyard")
 
 ENDED = {
     Phase.SUCCEEDED: "succeeded",
@@ -35,6 +46,16 @@ def doom_of(state: State, row: int) -> str:
     how, _, job = state.doomed[row].partition(":")
     phase = state.phase[state.row_of[job]]
     return f"job {job}, which it was to follow ({AFTER[how]}), {ENDED.get(phase, str(phase))}"
+
+
+def dated(reports: list[Report], now: float) -> list[tuple[float, Report]]:
+    """Reports with their times; one on an attempt whose beginning was not reported says first that it began."""
+    found: list[tuple[float, Report]] = []
+    for report in reports:
+        if isinstance(report, Ended) and report.began is not None:
+            found.append((report.began, Running(report.job, report.attempt, report.began, "")))
+        found.append((now if isinstance(report, NeverBegan) else report.at, report))
+    return found
 
 
 class Outcomes:
@@ -59,7 +80,7 @@ class Outcomes:
             return
         if phase is Phase.PLACED:
             seen = report.at if isinstance(report, Running) else report.began or report.at
-            handle = {"handle": report.handle} if isinstance(report, Running) else {}
+            handle = {"handle": report.handle} if isinstance(report, Running) and report.handle else {}
             began = self._times.began(report.job, seen, now)
             self._context.record(Started(began, report.job, report.attempt), **handle)
             self._stops.watch_limit(row)
@@ -173,3 +194,79 @@ class Outcomes:
         while state.doomed:
             for row in list(state.doomed):
                 self._context.record(Cancelled(now, state.ids[row]), message=doom_of(state, row))
+
+
+# Jobs that the store has lost, rebuilt from what their folders and their processes tell: a folder has the claim and the
+# exit code of each attempt; the processes of a job that runs tell its command, directory and GPUs. What only the store
+# knew is gone: jobs that waited, and of the others their limits and options.
+
+REBUILT = "rebuilt from its folder, since the store had lost it"
+_UNKNOWN = "(unknown)"
+
+
+class LostJob(NamedTuple):
+    job: str
+    attempt: int
+    began: float
+    user: str
+    command: tuple[str, ...] = (_UNKNOWN,)
+    directory: str = "/"
+    gpus: tuple[int, ...] = ()  # empty: not known, or it does not run
+
+
+def lost_jobs(context: Context) -> Iterator[LostJob]:
+    """Jobs that have begun, and that the store does not know."""
+    directory = context.settings.jobs_dir
+    names = os.listdir(directory) if directory.exists() else []
+    for job in sorted((name for name in names if number_of(name)), key=lambda name: (number_of(name), name)):
+        if context.store.standing(1, id=job):
+            continue
+        attempts = [int(name) for name in os.listdir(directory / job) if name.isdecimal()]
+        for attempt in sorted(attempts, reverse=True):
+            claim = wrapper.read_claim(directory / job / str(attempt))
+            if isinstance(claim, wrapper.Claim):
+                yield _described(directory, job, attempt, claim)
+                break
+
+
+def _described(directory: Path, job: str, attempt: int, claim: wrapper.Claim) -> LostJob:
+    user = name_of(os.geteuid() if claim.uid is None else claim.uid)
+    lost = LostJob(job, attempt, claim.at, user)
+    for pid in stored_attempts.processes_below(directory, job, attempt):
+        command = (processes.read_proc(pid, "cmdline") or b"").split(b"\0")[:-1]
+        gpus = processes.variable_of(pid, "GPUYARD_GPUS") or ""
+        with suppress(OSError, ValueError):  # it ended just now, or hides its environment
+            found = tuple(int(gpu) for gpu in gpus.split(",") if gpu)
+            words = tuple(os.fsdecode(word) for word in command)
+            return lost._replace(command=words, directory=os.readlink(f"/proc/{pid}/cwd"), gpus=found)
+    return lost
+
+
+def salvaged(context: Context) -> list[tuple[float, Callable[[], None]]]:
+    """What makes lost jobs the queue's again, with the time at which each step of that happened."""
+    steps: list[tuple[float, Callable[[], None]]] = []
+    jobs = [(lost, context.engine.adopt(lost.job, lost.attempt)) for lost in lost_jobs(context)]
+    steps += [
+        (lost.began, partial(_begin, context, lost)) for lost, report in jobs if not isinstance(report, NeverBegan)
+    ]
+    reports = [*(report for _, report in jobs), *context.engine.observe()]
+    ends = {report.job: report for report in reports if isinstance(report, Ended)}
+    steps += [(report.at, partial(_end, context, report)) for report in ends.values()]
+    log.warning("the folders tell of %d jobs that the store has lost, %d of them over", len(jobs), len(ends))
+    return steps
+
+
+def _begin(context: Context, lost: LostJob) -> None:
+    state, array = context.state, lost.job.partition("_")[0] if "_" in lost.job else ""
+    request = Request(gpus=max(1, len(lost.gpus)), user=lost.user, array=array, preemptible=False)
+    name = os.path.basename(lost.command[0])
+    work = Work(lost.command, lost.directory, name=name, comment=REBUILT, estimated=False)
+    context.record(Submitted(lost.began, lost.job, request), work=work.to_json())
+    free = all(gpu < state.cluster.gpus and not state.pool.tenants[gpu] for gpu in lost.gpus)
+    context.record(Placed(lost.began, lost.job, lost.attempt, lost.gpus if free else ()))
+    context.record(Started(lost.began, lost.job, lost.attempt))
+
+
+def _end(context: Context, ended: Ended) -> None:
+    cause = "interrupted" if ended.interrupted else ""
+    context.record(Exited(ended.at, ended.job, ended.attempt, ended.code, cause), message=ended.message or REBUILT)

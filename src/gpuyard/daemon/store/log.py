@@ -21,24 +21,35 @@ from typing import Any, NamedTuple
 
 from gpuyard.core import checkpoint
 from gpuyard.core.checkpoint import compact
-from gpuyard.core.events import Edited, Opened, Submitted
+from gpuyard.core.events import ClockSet, Edited, Opened, Submitted
 from gpuyard.core.model import Cluster, Request
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
 from gpuyard.daemon.store import reader, views
+from gpuyard.daemon.store.database import (
+    HighWater,
+    Mark,
+    StoreBehind,
+    StoreDamaged,
+    StoreFailing,
+    damaged,
+    is_damage,
+    lag,
+    open_store,
+    readable,
+    sentence,
+    set_aside,
+)
 from gpuyard.daemon.store.reader import Answered, Queries
 from gpuyard.daemon.store.records import Record, Row, decode, encode
-from gpuyard.daemon.store.views import JobView, fold_view
-from gpuyard.errors import GpuyardError, UserError
+from gpuyard.daemon.store.views import JobView, fold_view, shifted
+from gpuyard.errors import UserError
 from gpuyard.faults import point
 from gpuyard.spec.notation import number_of
 from gpuyard.spec.work import Work, with_tuples
 
-VERSION = 6
-_HERE = Path(__file__).parent
 _JOBS = f"jobs ({', '.join(views.COLUMNS)})"
 _ROWS = 32  # rows of one statement
-_DAMAGED = "put back a backup, or move it away to start anew"
 _FORGETTABLE = """SELECT id FROM jobs WHERE ended < ? AND number < ? AND id != ?
     AND NOT EXISTS (SELECT 1 FROM events WHERE events.job = jobs.id AND seq >= ?) ORDER BY ended LIMIT ?"""
 _FORGETTABLE_GPUS = """DELETE FROM events WHERE seq IN (SELECT seq FROM events
@@ -49,10 +60,6 @@ _UPDATE, _EDIT = (
     f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in columns)} WHERE number = ?"
     for columns in (views.CHANGING, views.COLUMNS)
 )
-
-
-class StoreFailing(GpuyardError):
-    """The store cannot be written."""
 
 
 class JobStanding(NamedTuple):
@@ -69,24 +76,46 @@ class Intent(NamedTuple):
 
 
 class Store(Queries):
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, accept_loss: bool = False) -> None:
+        """Raises `StoreBehind` for a store that has lost writes, unless a person accepts that."""
         self.path = path
-        self._connection = _connect(path)
         self._coming: Mapping[str, str] = {}  # what is being written
-        with _readable(path):
+        self.mark = HighWater(path)
+        before = self.mark.read()
+        self.lost = self._compare(before, accept_loss)
+        self._connection = open_store(path)
+        with readable(path):
             self.last = self._number("SELECT max(seq) FROM events")
             self.last_at = self._last_at()  # when the last event happened
             self.jobs = self._number("SELECT max(number) FROM jobs")  # the number of the job that was submitted last
-            self.newest = self._number("SELECT max(CAST(id AS INTEGER)) FROM jobs")  # the largest id
+            newest = self._number("SELECT max(CAST(id AS INTEGER)) FROM jobs")
+            self.newest = max(newest, before.newest)  # the largest id; that of a lost job is not given again
             self.open: dict[str, JobView] = {view.id: view for view in self._views("WHERE ended IS NULL")}
             """The views of all jobs that are not over."""
             self.checkpointed = self._number("SELECT max(seq) FROM checkpoint")
             self.last_intent = self._number("SELECT max(number) FROM intents")
 
+    def _compare(self, mark: Mark, accept_loss: bool) -> Mark:
+        """What the store lacks; a copy is kept of one that goes on without."""
+        lost = lag(mark, self.path) if mark.last else Mark()
+        if not lost.last:
+            return lost
+        what = f"{lost.last:,} of {mark.last:,} events, with {lost.jobs:,} submitted job{'s' * (lost.jobs != 1)}"
+        if not accept_loss:
+            raise StoreBehind(
+                f"{self.path} has lost writes that were acknowledged: {what}, by {self.mark.path}. Put back the file, "
+                "its -wal beside it, or a backup (gpuyard restore FILE); or go on without them: gpuyard up "
+                "--accept-loss keeps a copy, and takes up the jobs that have begun by their folders"
+            )
+        kept = f"; a copy is {set_aside(self.path, 'behind', move=False)}" if self.path.exists() else ""
+        log.warning("the store goes on without %s%s", what, kept)
+        return lost
+
     def close(self) -> None:
         with suppress(sqlite3.Error):  # where it cannot be written, the next life reads what lies beside it
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
+        self.mark.close()
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -112,6 +141,8 @@ class Store(Queries):
                 view = fold_view(before, number, record)
                 if view is not None:  # else a late report on a job that is over
                     seen[record.job] = view
+            elif isinstance(record.event, ClockSet):
+                seen |= shifted({**self.open, **seen}.values(), record.event)
         with self._transaction() as connection:
             _insert(
                 connection,
@@ -142,6 +173,7 @@ class Store(Queries):
         self.jobs = number
         self.newest = max([self.newest, *(number_of(job) for job in seen)])
         self.last_at = max([self.last_at, *(record.event.at for record in records)])
+        self.mark.write(Mark(self.last, self.jobs, self.newest))
         for job, view in seen.items():
             if view.over:
                 self.open.pop(job, None)
@@ -165,6 +197,8 @@ class Store(Queries):
                 view = fold_view(found.get(record.job), len(found) + 1, record)
                 if view is not None:
                     found[record.job] = view
+            elif isinstance(record.event, ClockSet):
+                found |= shifted(found.values(), record.event)
         with self._transaction() as connection:
             connection.execute("DELETE FROM jobs")
             connection.execute("DELETE FROM checkpoint")
@@ -223,7 +257,7 @@ class Store(Queries):
             yield connection
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise StoreFailing(_sentence(self.path, error)) from error
+            raise (StoreDamaged if is_damage(error) else StoreFailing)(sentence(self.path, error)) from error
         finally:
             if connection.in_transaction:
                 with suppress(sqlite3.Error):  # what cannot be undone now is not there for the next who opens the file
@@ -240,11 +274,11 @@ class Store(Queries):
 
     def load(self) -> State | None:
         """The state by the log; None if that is empty."""
-        with _readable(self.path):
+        with readable(self.path):
             try:
                 return self._folded()
             except (ValueError, LookupError, TypeError) as error:
-                raise UserError(f"{self.path} is damaged ({error!r}); {_DAMAGED}") from error
+                raise UserError(damaged(self.path, repr(error))) from error
 
     def _folded(self) -> State | None:
         state: State | None = None
@@ -357,51 +391,6 @@ def hashed(environment: Mapping[str, Any] | str) -> tuple[str, str]:
     kept = environment if isinstance(environment, str) else dict(sorted(environment.items()))
     content = json.dumps(kept, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()[:32], content
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open the store; create it, or upgrade it."""
-    with _readable(path):
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-        if version > VERSION:
-            raise UserError(f"{path} was written by a newer version of gpuyard; use that version")
-        if version == 0 and tables:
-            raise UserError(f"{path} is a database, but not one of gpuyard; move it away, or use another --data-dir")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        point("store:opened")
-        if version == 0:
-            _run_script(connection, _HERE / "schema.sql", VERSION)
-        for step in range(version + 1, VERSION + 1) if version else ():
-            _run_script(connection, _HERE / "upgrades" / f"{step}.sql", step)
-    return connection
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise UserError(_sentence(path, error)) from error
-    except UnicodeDecodeError as error:  # in what SQLite itself says of a file that is damaged
-        raise UserError(f"{path} is damaged ({error}); {_DAMAGED}") from error
-
-
-def _run_script(connection: sqlite3.Connection, script: Path, version: int) -> None:
-    connection.executescript(f"BEGIN;\n{script.read_text()}\nPRAGMA user_version = {version};\nCOMMIT;")
-
-
-def _sentence(path: Path, error: sqlite3.Error) -> str:
-    text = str(error)
-    if "full" in text:
-        return f"the disk that holds {path} is full; free some space, nothing is lost"
-    if "readonly" in text or "unable to open" in text:
-        return f"{path} cannot be written ({text}); check its permissions, and whether its disk is mounted read-only"
-    if "malformed" in text or "not a database" in text:
-        return f"{path} is damaged ({text}); {_DAMAGED}"
-    return f"{path}: {text}"
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:

@@ -7,7 +7,7 @@ busy at all; else evenly. What a GPU draws while nobody keeps it busy counts to 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from gpuyard.core.events import (
     WAIT_AGAIN,
     Adapted,
     Cancelled,
+    ClockSet,
     Edited,
     Exited,
     Granted,
@@ -167,6 +168,12 @@ def fold_view(view: JobView | None, number: int, record: Record) -> JobView | No
             message = message or view.message
         return replace(view, state=str(state), exit_code=event.code, ended=event.at, message=message)
     return view
+
+
+def shifted(views: Iterable[JobView], event: ClockSet) -> dict[str, JobView]:
+    """The views of what runs after the time of day was set."""
+    running = [view for view in views if view.state == "running" and view.started is not None]
+    return {view.id: replace(view, started=(view.started or 0.0) + event.by) for view in running}
 
 
 def _adapted(event: Granted | Adapted, details: Mapping[str, Any]) -> str:

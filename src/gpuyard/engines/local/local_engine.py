@@ -86,6 +86,7 @@ class LocalEngine:
         if placement.node != self._name or any(gpu not in range(len(self._devices)) for gpu in placement.gpus):
             raise EngineError(f"{self._name} has no GPUs {placement.gpus} of {placement.node}")
         wrapper.check(task)
+        wrapper.reserve_exit(folder)
         account = account_of(task.user) if task.user else None
         if account is None:
             wrapper.check_directory(task.directory)
@@ -153,8 +154,6 @@ class LocalEngine:
 
     def _adopt_incomplete(self, job: str, attempt: int, folder: Path) -> Report:
         """The claim is incomplete: its wrapper lives and is slow, or it died and ran nothing."""
-        if wrapper.claimed_before_boot(folder):
-            return interrupted(job, attempt, folder)
         for pid in self._census.take([processes.Suspect(str(folder), uid=self._uid)])[str(folder)]:
             if (held := self._watch.add(pid, self._census.born[pid])) is not None:
                 run = LocalAttempt(
@@ -163,6 +162,8 @@ class LocalEngine:
                 self._keep(run)
                 self._beginning.add(run)
                 return run.running()
+        if wrapper.claimed_before_boot(folder):
+            return interrupted(job, attempt, folder)
         return self._give_up(job, attempt)
 
     def _give_up(self, job: str, attempt: int) -> NeverBegan:

@@ -15,11 +15,12 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-_PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of linux/falloc.h
+_KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02 | 0x01  # FALLOC_FL_KEEP_SIZE, and FALLOC_FL_PUNCH_HOLE with it, of linux/falloc.h
 _HEAD = 2**20
 _BLOCK = 4096
 _TRIM_EVERY = 1.0
@@ -27,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class HolesUnsupported(OSError):
-    """The file system cannot give back a part of a file."""
+    """The file system can neither reserve space for a file nor give back a part of one."""
 
 
 def open_log(path: Path, group: int | None = None) -> int:
@@ -99,10 +100,21 @@ def supports_holes(folder: Path) -> bool:
     return True
 
 
+def reserve(path: Path, length: int) -> None:
+    """Take blocks of the disk for a file, which keeps its size; where the file system cannot, it has none."""
+    with suppress(HolesUnsupported):
+        _allocate(path, _KEEP_SIZE, 0, length)
+
+
 def _punch(path: Path, offset: int, length: int) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    _allocate(path, _PUNCH_HOLE, offset, length)
+
+
+def _allocate(path: Path, mode: int, offset: int, length: int) -> None:
+    create = 0 if mode == _PUNCH_HOLE else os.O_CREAT
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | create, 0o600)
     try:
-        if _libc.fallocate(file, _PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(length)):
+        if _libc.fallocate(file, mode, ctypes.c_int64(offset), ctypes.c_int64(length)):
             number = ctypes.get_errno()
             kind = HolesUnsupported if number in (errno.EOPNOTSUPP, errno.ENOSYS) else OSError
             raise kind(number, os.strerror(number), str(path))

@@ -146,8 +146,8 @@ def has_ended(pidfd: int) -> bool:
 
 
 def ticks(at: float) -> int:
-    """A time of day as clock ticks since the machine started."""
-    return int((at - time.time() + time.clock_gettime(time.CLOCK_BOOTTIME)) * _TICKS)
+    """A time of day as clock ticks since the machine started; now, if the time of day was set back since."""
+    return int((min(0.0, at - time.time()) + time.clock_gettime(time.CLOCK_BOOTTIME)) * _TICKS)
 
 
 def age(process: Process) -> float:

@@ -6,10 +6,10 @@ millisecond and stays small, and uses nothing but builtins. Its first act is to 
 the first to create the file, the daemon included, makes sure that no later wrapper will begin.
 
 `pid` holds the wrapper's own line of /proc/PID/stat and then, as the engine gave them: the life of the machine, the
-cgroup (or nothing), the limit of the output and the job's user. `exit` holds the exit code and, if the command could
-not be started, its name. A file counts when it is complete, which its last newline tells. When they were written is
-when the attempt began and ended. `asked` exists from the time the attempt was asked to end. For a job of
-another user the wrapper stays root's; `dropping` is what comes between.
+cgroup (or nothing), the limit of the output and the job's user. `exit`, which is empty until then, holds the exit code
+and, if the command could not be started, its name. A file counts when it is complete, which its last newline tells.
+When they were written is when the attempt began and ended. `asked` exists from the time the attempt was asked to end.
+For a job of another user the wrapper stays root's; `dropping` is what comes between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from gpuyard.client.progress import VARIABLE
 from gpuyard.engines.base import EngineError, LaunchRefused, Placement, Task
-from gpuyard.engines.local import privileges, processes
+from gpuyard.engines.local import output, privileges, processes
 from gpuyard.engines.local.accounts import Account
 from gpuyard.engines.local.folders import CHECKPOINT, PROGRESS
 from gpuyard.engines.local.privileges import prlimit
@@ -38,7 +38,8 @@ SHELL = "/bin/sh"
 # - `exec` in a subshell runs programs only, never a builtin of the shell that happens to have the command's name.
 # - What the shell itself would say (that the job was killed, say) is not the job's output, so it goes nowhere.
 # - What could not be started is looked for once more, to tell: by this shell, or where a user was meant, as that user.
-# - The end is written whatever happens; if the disk is full, the wrapper's own exit code still tells it to its parent.
+# - The end is written whatever happens, on a full disk too: the file is there, with space of its own (`reserve_exit`).
+#   So it is appended to: to truncate it would give the space away.
 SCRIPT = r"""
 set -C
 trap : 1 2 3 6 10 12 13 14 15 16 24 25 26 27 29 30 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 \
@@ -71,7 +72,7 @@ case $gpuyard_name in
 esac || gpuyard_line="$gpuyard_line $gpuyard_name"
 fi ;;
 esac
-{ printf '%s\n' "$gpuyard_line" >"$gpuyard_dir/exit"; } 2>/dev/null
+{ printf '%s\n' "$gpuyard_line" >>"$gpuyard_dir/exit"; } 2>/dev/null
 exit "${gpuyard_line%% *}"
 """
 
@@ -103,6 +104,7 @@ _STEERING = re.compile(
     r"LD_.*|BASH.*|ENV|IFS|LINENO|OPTIND|PPID|PS4|SHELLOPTS|POSIXLY_CORRECT|GLIBC_TUNABLES|gpuyard_.*"
     r"|E?UID|GROUPS|S?RANDOM|SECONDS|EPOCH.*|DIRSTACK|FUNCNAME|HISTCMD"
 )
+_BLOCK = 4096  # bytes, more than an exit code and a command's name need
 _EXIT = re.compile(rb"(\d+)(?: (.+))?\n", re.DOTALL)
 
 
@@ -253,6 +255,14 @@ def fence(folder: Path) -> bool:
     except OSError as error:
         raise EngineError(f"cannot write to {folder}: {error.strerror}") from error
     return True
+
+
+def reserve_exit(folder: Path) -> None:
+    """Make the file that the exit code goes to, and take a block of the disk for it, though it stays empty."""
+    try:
+        output.reserve(folder / "exit", _BLOCK)
+    except OSError as error:
+        raise EngineError(f"cannot reserve space in {folder}: {error.strerror}") from error
 
 
 def read_claim(folder: Path) -> Claim | str | None:

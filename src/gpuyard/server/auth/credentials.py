@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpuyard.daemon.store.log import StoreFailing
+from gpuyard.daemon.store.database import StoreFailing
+from gpuyard.daemon.store.database import connect as open_database
 from gpuyard.errors import GpuyardError, UserError
 
 VERSION = 1
@@ -81,7 +82,8 @@ class CredentialStore:
         self._tokens: dict[str, Token] = {token.id: token for token in self._load("tokens", Token)}
         self._sessions: dict[bytes, Session] = {one.hash: one for one in self._load("sessions", Session)}
         self._changed: dict[str, Token | Session] = {}  # recently used, not written yet
-        self.tidy(time.time())
+        with suppress(StoreFailing):  # a full disk: the audit log's thread tries again
+            self.tidy(time.time())
 
     def close(self) -> None:
         with self.lock:
@@ -281,8 +283,9 @@ def connect(path: Path | None) -> sqlite3.Connection:
         if path is not None:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             path.chmod(0o600)
-        connection = sqlite3.connect(path or ":memory:", timeout=10.0, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")
+            connection = open_database(path, timeout=10.0, check_same_thread=False)
+        else:
+            connection = sqlite3.connect(":memory:", check_same_thread=False)
         connection.execute("PRAGMA secure_delete = ON")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:

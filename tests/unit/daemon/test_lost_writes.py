@@ -1,0 +1,172 @@
+"""A store that has lost writes, or is damaged: it is noticed, told, and what is left of it is saved."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.chaos.checks import check_projections, jobs_of
+
+from gpuyard.admin import recovery
+from gpuyard.config import Settings, settings
+from gpuyard.core.events import Exited, Opened, Placed, Started, Submitted
+from gpuyard.core.model import Cluster, Request
+from gpuyard.daemon.background.store_watch import StoreWatch
+from gpuyard.daemon.store.database import HighWater, Mark, StoreBehind, integrity
+from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.records import Record
+from gpuyard.spec.work import Work
+
+WORK = {"work": Work(("python", "train.py"), "/home/ann", name="train").to_json()}
+JOBS = 200
+
+
+def _write(store: Store, jobs: int) -> None:
+    store.append([Record(Opened(1.0, Cluster((2,)), ("a", "b")))])
+    for number in range(1, jobs + 1):
+        job, at = str(number), float(number)
+        store.append([Record(Submitted(at, job, Request(estimate=60.0)), WORK), Record(Placed(at, job, 1, (0,)))])
+        store.append([Record(Started(at, job, 1)), Record(Exited(at + 0.5, job, 1, number % 7))])
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Settings:
+    """A data directory with a store as a sudden end leaves it: half of it is in the log beside it."""
+    found = settings({"data_dir": tmp_path / "data"}, {})
+    (tmp_path / "first").mkdir()
+    store = Store(tmp_path / "first" / "gpuyard.db")
+    _write(store, 10)
+    shutil.copytree(tmp_path / "first", found.data_dir)
+    store.close()
+    return found
+
+
+def _cut(path: Path) -> None:
+    os.truncate(f"{path}-wal", Path(f"{path}-wal").stat().st_size // 2)
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+LOSSES: dict[str, Callable[[Path], None]] = {
+    "log cut": _cut,
+    "log deleted": lambda path: os.unlink(f"{path}-wal"),
+    "store emptied": _empty,
+    "store deleted": lambda path: os.unlink(path),
+}
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_lost_writes_are_told_and_accepted_by_a_person_only(place: Settings, how: str) -> None:
+    path = place.database
+    LOSSES[how](path)
+    before = {name: Path(name).read_bytes() for name in (path, Path(f"{path}-wal")) if Path(name).exists()}
+    for _ in range(2):  # looking changes nothing
+        with pytest.raises(
+            StoreBehind, match=r"has lost writes .* of 41 events, with \d+ submitted jobs?.*--accept-loss"
+        ):
+            Store(path)
+        assert {name: Path(name).read_bytes() for name in before} == before
+    store = Store(path, accept_loss=True)
+    assert store.lost.last == 41 - store.last > 0
+    assert store.lost.jobs == 10 - store.jobs
+    assert store.newest == 10  # so that no id is given again
+    assert len(list(place.data_dir.glob("gpuyard.db.behind-*Z"))) == (how != "store deleted")
+    store.append([Record(Opened(99.0, Cluster((2,)), ("a", "b")))])
+    store.close()
+    Store(path).close()
+
+
+def test_a_sudden_end_is_no_loss(place: Settings) -> None:
+    mark = HighWater(place.database)
+    assert mark.read() == Mark(41, 10, 10)
+    mark.write(Mark(39, 10, 10))  # it died between the commit and the mark
+    mark.close()
+    store = Store(place.database)
+    assert (store.last, store.lost) == (41, Mark())
+    store.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"17", b"41 10 10 ffffffff\n", b"\0" * 64])
+def test_a_mark_that_makes_no_sense_is_none(place: Settings, content: bytes) -> None:
+    mark = HighWater(place.database)
+    mark.path.write_bytes(content)
+    assert mark.read() == Mark()
+    Store(place.database).close()
+
+
+def test_the_log_is_deleted_under_a_running_daemon(place: Settings) -> None:
+    store = Store(place.database)
+    watch = StoreWatch(store, print)
+    assert watch.replaced() == watch.check() == ""
+    os.unlink(f"{place.database}-wal")
+    assert "gpuyard.db-wal was deleted or replaced" in watch.replaced()
+    store.close()  # which writes what it held
+    Store(place.database).close()
+
+
+def _flip(path: Path, seed: int) -> None:
+    rng, content = random.Random(seed), bytearray(path.read_bytes())
+    for page in rng.sample(range(8, len(content) // 4096), 3):
+        content[page * 4096 : page * 4096 + 64] = rng.randbytes(64)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_what_can_be_read_of_a_damaged_store_is_saved(tmp_path: Path, seed: int) -> None:
+    place = settings({"data_dir": tmp_path}, {})
+    store = Store(place.database)
+    _write(store, JOBS)
+    store.close()
+    _flip(place.database, seed)
+    assert integrity(place.database, thorough=False)
+    found = recovery.recover(place)
+    assert found.expected == 1 + 4 * JOBS
+    assert not integrity(place.database, thorough=True)
+    assert integrity(Path(found.former), thorough=False)
+    saved = Store(place.database, accept_loss=True)
+    assert saved.load() is not None
+    saved.close()
+    jobs = jobs_of(place.database)
+    assert len(jobs) == found.jobs > 0
+    for view in jobs.values():
+        assert view.exit_code in (None, int(view.id) % 7)
+
+
+def test_a_sound_store_loses_nothing_by_recovery(place: Settings) -> None:
+    before = jobs_of(place.database)
+    found = recovery.recover(place)
+    assert (found.events, found.dropped, found.jobs, found.last, found.cancelled) == (41, 0, 10, 41, [])
+    assert jobs_of(place.database) == before
+    Store(place.database).close()
+    check_projections(place.database)
+
+
+def test_rows_that_make_no_sense_are_damage(place: Settings) -> None:
+    store = Store(place.database)
+    assert integrity(place.database, thorough=False) == ""
+    store._connection.execute("UPDATE events SET data = '{' WHERE seq = 2")
+    assert "1 rows of events or jobs cannot be read" in StoreWatch(store, print).check()
+    store.close()
+
+
+def test_an_upgrade_is_logged_and_keeps_a_copy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "gpuyard.db"
+    script = (Path(__file__).parents[2] / "stores" / "version-4.sql").read_text()
+    with sqlite3.connect(path) as connection:
+        connection.executescript(script)
+    rows = connection.execute("SELECT count(*) FROM events").fetchone()
+    connection.close()
+    with caplog.at_level(logging.INFO, "gpuyard"):
+        Store(path).close()
+    assert f"upgraded {path} from version 4 to 5; a copy of the former is {path}.version-4" in caplog.text
+    with sqlite3.connect(f"{path}.version-4") as copy:
+        assert copy.execute("PRAGMA user_version").fetchone() == (4,)
+        assert copy.execute("SELECT count(*) FROM events").fetchone() == rows
