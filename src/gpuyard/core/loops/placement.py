@@ -184,7 +184,13 @@ def _whole_nodes(size: Counts, idle: Counts, k: int, nodes: Ints) -> bool:
 
 
 def needs_one_node(code: int, size: Counts, k: int) -> bool:
-    return bool(code == CONSOLIDATE and (k <= size[0] or k <= size[most_idle(size)]))
+    """Whether a job of k whole GPUs must be on one node; one that is wider than any node takes whole nodes."""
+    return bool((code == CONSOLIDATE or code >= PACKING) and (k <= size[0] or k <= size[most_idle(size)]))
+
+
+def goes_by_size(site: Site, row: int) -> bool:
+    """Whether a job fits wherever there are enough GPUs: it takes whole ones, in one part, and nothing else."""
+    return bool(takes_any(site.demand, row) and not (INTERPRETED and site.parts and row in site.parts))
 
 
 def add_gpus(idle: Counts, nodes: Ints, sign: int) -> None:
