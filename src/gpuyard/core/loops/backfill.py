@@ -25,7 +25,18 @@ from gpuyard.core.loops.placement import (
     release,
     settle,
 )
-from gpuyard.core.loops.pool import CONSOLIDATE, Counts, Demand, Floats, Ints, Site, on_copy, takes_any
+from gpuyard.core.loops.pool import (
+    CONSOLIDATE,
+    INTERPRETED,
+    PACKING,
+    Counts,
+    Demand,
+    Floats,
+    Ints,
+    Site,
+    on_copy,
+    takes_any,
+)
 
 DISCIPLINES = {
     "strict": "the first job that does not fit blocks all behind it",
@@ -44,8 +55,8 @@ class Starts(NamedTuple):
     bins: Ints
     size: Ints  # one number: how many jobs
     limits: Ints
-    """What did not fit in this plan: GPUs of the smallest job that had to be on one node, and of the smallest other
-    one; up to how many GPUs the former rules out jobs, 0 if that is not known yet."""
+    """GPUs of the smallest job that did not fit in this plan, and of the smallest of those that it says nothing about;
+    up to how many GPUs the former rules out jobs, 0 if that is not known yet."""
 
 
 def new_starts(jobs: int, bins: int) -> Starts:
@@ -74,19 +85,26 @@ def is_too_large(k: A, limits: Ints) -> A:
 
 
 def note_too_large(k: int, site: Site, limits: Ints) -> None:
-    """A job of k GPUs did not fit. Where no node has room for it, wider jobs may still find whole nodes that are
-    smaller; on nodes of one size there are none."""
-    size = site.pool.size
-    if not needs_one_node(site.code, size, k):
-        limits[1] = min(limits[1], k)
-        return
-    limits[0] = min(limits[0], k)
+    """A job of k GPUs did not fit."""
     if limits[2] == 0:
-        largest = size[most_idle(size)]
-        limits[2] = NO_LIMIT
-        for n in range(len(size)):
-            if size[n] < largest:
-                limits[2] = largest
+        limits[2] = _widest_ruled_out(site.code, site.pool.size)
+    chain = 0 if k <= limits[2] else 1
+    limits[chain] = min(limits[chain], k)
+
+
+def _widest_ruled_out(code: int, size: Counts) -> int:
+    """Up to how many GPUs jobs are ruled out by a smaller one. Where it must be on one node, and no node has room for
+    it, a job that is wider than any node may still find whole nodes that are smaller; on nodes of one size there are
+    none."""
+    if code != CONSOLIDATE and code < PACKING:
+        return NO_LIMIT
+    if INTERPRETED:
+        return NO_LIMIT if min(size) == max(size) else int(max(size))
+    largest = size[most_idle(size)]
+    for n in range(len(size)):
+        if size[n] < largest:
+            return int(largest)
+    return NO_LIMIT
 
 
 def bins_taken(starts: Starts) -> int:

@@ -184,8 +184,7 @@ def _whole_nodes(size: Counts, idle: Counts, k: int, nodes: Ints) -> bool:
 
 
 def needs_one_node(code: int, size: Counts, k: int) -> bool:
-    """Whether a job of k whole GPUs must be on one node; one that is wider than any node takes whole nodes."""
-    return bool((code == CONSOLIDATE or code >= PACKING) and (k <= size[0] or k <= size[most_idle(size)]))
+    return bool(code == CONSOLIDATE and (k <= size[0] or k <= size[most_idle(size)]))
 
 
 def goes_by_size(site: Site, row: int) -> bool:

@@ -38,10 +38,10 @@ class SortedJobs(NamedTuple):
     room: Counts = ()  # where the room of each set begins, and of the last one ends, where jobs come and go
 
 
-def next_set(waiting: SortedJobs) -> int:
-    """The set of the best job that was not looked at yet; -1 if there is none."""
+def next_set(waiting: SortedJobs, sets: int) -> int:
+    """Which of the first sets has the best job that was not looked at yet; -1 if none has any."""
     best, key, row = -1, np.inf, 0
-    for s in range(len(waiting.at)):
+    for s in range(sets):
         i = waiting.at[s]
         if i == waiting.last[s]:
             continue
@@ -50,11 +50,15 @@ def next_set(waiting: SortedJobs) -> int:
     return best
 
 
-def _leave_out(waiting: SortedJobs, starts: Starts, everything: bool) -> None:
-    """Pass over the jobs that are too large, or over all."""
-    for s in range(len(waiting.at)):
-        if everything or (waiting.gpus[s] > 0 and is_too_large(waiting.gpus[s], starts.limits)):
+def _leave_out(waiting: SortedJobs, sets: int, limits: Ints) -> int:
+    """Pass over the jobs of the first sets that are too large; returns how many sets are left to look at."""
+    left = 0
+    for s in range(sets):
+        if waiting.gpus[s] > 0 and is_too_large(waiting.gpus[s], limits):
             waiting.at[s] = waiting.last[s]
+        elif waiting.at[s] < waiting.last[s]:
+            left = s + 1
+    return left
 
 
 def choose_victims(
@@ -67,13 +71,13 @@ def choose_victims(
     elsewhere if that is all there is. Ties go to the lower row. `held` is a zero for each node, to count with, and
     `flat` is the holders' bins as an array, where Python runs this.
     """
-    demand, n = site.demand, len(victim)
+    demand, n, sets = site.demand, len(victim), len(waiting.at)
     blocked = False
     spoiled = False  # whether there are victims
     behind = 0  # holders before this one have had their turn
     counted = n  # from here on, what holders have is in `held`
     while True:
-        s, turn = next_set(waiting), n
+        s, turn = next_set(waiting, sets), n
         if s >= 0:
             i = waiting.at[s]
             turn = before(waiting.keys[i], waiting.rows[i], holder_keys, holders.rows)
@@ -104,13 +108,12 @@ def choose_victims(
         if found:
             start(site, starts, row, spot)
         elif stop:
-            blocked = True
-            _leave_out(waiting, starts, True)
+            blocked, sets = True, 0
         elif by_size:
             note_too_large(k, site, starts.limits)
             if behind == n and not spoiled and not site.fine:  # all that is left is what is idle
                 starts.limits[1] = min(starts.limits[1], sum(site.pool.idle) + 1)
-            _leave_out(waiting, starts, False)
+            sets = _leave_out(waiting, sets, starts.limits)
 
 
 def _stays(again: int, holders: Holders, site: Site, victim: Counts) -> bool:

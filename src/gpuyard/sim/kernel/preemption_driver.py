@@ -257,12 +257,10 @@ def _sort_out(facts: JobColumns, state: PreemptionState, rules: PreemptionRules,
             state.loose[loose] = row
             loose += 1
         else:
-            state.others[others] = row
+            state.running[others] = row
             others += 1
             if not stays:
                 soon = min(soon, free_at)
-    for i in range(others):
-        state.running[i] = state.others[i]
     state.counts[0] = others + loose
     state.counts[1] = loose
     return soon
@@ -421,14 +419,16 @@ def _start_all(queue: SortedJobs, starts: Starts, site: Site, schedule: Schedule
     if state.counts[2] > schedule.free[0]:
         return False
     idle = site.pool.idle
-    copy_counts(idle, state.idle)
+    if state.counts[6] > 1:
+        copy_counts(idle, state.idle)
     for i in range(state.counts[6]):
-        s = next_set(queue) if i > 0 else from_the_first(queue)
+        s = next_set(queue, len(queue.at)) if i > 0 else from_the_first(queue)
         row = queue.rows[queue.at[s]]
         taken = bins_taken(starts)
         spot = starts.bins[taken : taken + site.demand.gpus[row]]
         if not settle(site, row, spot):
-            copy_counts(state.idle, idle)
+            if i > 0:
+                copy_counts(state.idle, idle)
             starts.size[0] = 0
             return False
         start(site, starts, row, spot)

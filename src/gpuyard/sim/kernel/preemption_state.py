@@ -89,7 +89,7 @@ def from_the_first(jobs: SortedJobs) -> int:
     """Look at all jobs again; returns the set of the best."""
     for s in range(len(jobs.at)):
         jobs.at[s] = jobs.first[s]
-    return next_set(jobs)
+    return next_set(jobs, len(jobs.at))
 
 
 class PreemptionRules(NamedTuple):
