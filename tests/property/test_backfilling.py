@@ -119,9 +119,10 @@ def test_greedy_disciplines_start_all_that_fit(
     policy: str, workload: tuple[Trace, tuple[int, ...]], placement: str
 ) -> None:
     found: list[str] = []
+    one_node = placement != "first"
     watched(
-        *workload, "skip", placement, lambda *made: found.extend(left_over(*made, placement != "first")), policy
-    )  # fmt: skip
+        *workload, "skip", placement, lambda snapshot, plan: found.extend(left_over(snapshot, plan, one_node)), policy
+    )
     assert not found
 
 

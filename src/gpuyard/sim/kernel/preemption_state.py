@@ -146,7 +146,9 @@ def new_preemption_state(cluster: Cluster, asked: Ints, nodes: Ints, columns: in
         drops=new_ends(most, rows),
         keys=np.empty(most),
         others=np.empty(most, np.int64),
-        holders=Holders(*(np.empty(most, np.int64) for _ in range(3)), nodes, np.empty(0)),
+        holders=Holders(
+            np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64), nodes, np.empty(0)
+        ),
         victim=np.zeros(most, np.int64),
         stopped=np.empty(most, np.int64),
         held=np.zeros(len(cluster.nodes), np.int64),
