@@ -23,15 +23,14 @@ _SMALL = 24  # below this, sorting everything is as cheap as looking for the sma
 class Ranking:
     """Hands out rows by ascending key, ties by ascending row, in chunks that grow as they are asked for."""
 
-    def __init__(self, keys: Floats, rows: Ints, gpus: Ints) -> None:
+    def __init__(self, keys: Floats, rows: Ints) -> None:
         self._keys = keys
         self._rows = rows
-        self._gpus = gpus
         self._size = 1
         self._gone: int | None = None
 
-    def next(self, limit: int) -> Ints:
-        keep = self._gpus[self._rows] < limit
+    def next(self, leave_out: Callable[[Ints], Flags] | None = None) -> Ints:
+        keep = np.ones(len(self._rows), dtype=np.bool_) if leave_out is None else ~leave_out(self._rows)
         if self._gone is not None:
             keep[self._gone] = False
             self._gone = None
@@ -96,39 +95,44 @@ def _by_kinds(draft: Draft, order: Ints, late: Flags, attempt: Callable[[int], _
 
 
 def _kinds(draft: Draft, rows: Ints, late: Flags) -> Ints:
-    demand, kinds = draft.demand, late.astype(np.int64)
-    for column in (demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host):
-        asked = column[rows]
+    demand, kinds, parts = draft.demand, late.astype(np.int64), draft.site.parts
+    columns = [demand.gpus, demand.memory, demand.compute, demand.scope, demand.cpus, demand.host]
+    asked_for = [column[rows] for column in columns]
+    if parts:
+        numbers: dict[object, int] = {}
+        asked_for.append(np.array([numbers.setdefault(parts.get(row), len(numbers)) for row in rows.tolist()]))
+    for asked in asked_for:
         if len(asked) and (asked != asked[0]).any():  # 64 bits tell apart what a queue can hold
             kinds = mix(1, kinds ^ mix(2, asked.view(np.int64)).view(np.int64)).view(np.int64)
     return np.unique(kinds, return_inverse=True)[1]
 
 
 def _ranking(draft: Draft, rows: Ints) -> Ranking:
-    return Ranking(draft.rank(rows), rows, draft.demand.gpus)
+    return Ranking(draft.rank(rows), rows)
 
 
 def _in_order(draft: Draft, ranking: Ranking, stop: bool) -> None:
     if draft.fine:
         _one_after_another(draft, ranking, stop)
         return
-    limit = d.NO_LIMIT
-    while limit > 1 and not draft.is_long:
-        order = ranking.next(limit)
+    while not draft.is_long:
+        order, before = ranking.next(draft.too_large), len(draft.found)
         if not len(order) or (stop and draft.demand.gpus[order[0]] > draft.idle):
             return
-        limit = _filled(draft, order, stop, limit)
+        _fill(draft, order, stop)
+        if stop and len(draft.found) < before + len(order):
+            return
 
 
 def _one_after_another(draft: Draft, ranking: Ranking, stop: bool) -> None:
-    while len(order := ranking.next(d.NO_LIMIT)):
+    while len(order := ranking.next()):
         for row in order.tolist():
             if draft.is_long or (not draft.start(row) and stop):
                 return
 
 
-def _filled(draft: Draft, order: Ints, stop: bool, limit: int) -> int:
-    return draft.run(lambda starts: d.fill(order, stop, limit, draft.site, starts), order) or 0
+def _fill(draft: Draft, order: Ints, stop: bool) -> None:
+    draft.run(lambda starts: d.fill(order, stop, draft.site, starts), order)
 
 
 def _one_by_one(draft: Draft, rows: Ints, stop: bool) -> tuple[Ints, Floats]:
@@ -146,7 +150,8 @@ def _one_by_one(draft: Draft, rows: Ints, stop: bool) -> tuple[Ints, Floats]:
         else:
             passed[best] = True
             if not draft.fine:
-                passed |= draft.demand.gpus[rows] >= draft.demand.gpus[rows[best]]
+                draft.note_too_large(int(rows[best]))
+                passed |= draft.too_large(rows)
     return rows, keys
 
 
@@ -172,7 +177,7 @@ def _heads(draft: Draft, rows: Ints) -> tuple[Ints, Floats]:
     if draft.policy.looks_around:
         return _one_by_one(draft, rows, True)
     keys = draft.rank(rows)
-    _in_order(draft, Ranking(keys, rows, draft.demand.gpus), True)
+    _in_order(draft, Ranking(keys, rows), True)
     waiting = ~np.isin(rows, draft.found_rows)
     return rows[waiting], keys[waiting]
 
@@ -278,7 +283,7 @@ def easy_shadow(draft: Draft) -> None:
     rows = rows[(draft.snapshot.now + draft.demand.estimate[rows] < shadow) & (rows != head)]
     order = rows[~np.isin(rows, draft.found_rows)]
     if len(order):
-        _filled(draft, order, False, d.NO_LIMIT)
+        _fill(draft, order, False)
 
 
 def _chosen_head(draft: Draft) -> tuple[int, float]:
@@ -301,7 +306,7 @@ def _first_that_waits(draft: Draft, rows: Ints) -> int:
         rows, keys = _one_by_one(draft, rows, True)
         return int(rows[np.argmin(keys)]) if len(rows) else -1
     ranking = _ranking(draft, rows)
-    while len(order := ranking.next(d.NO_LIMIT)):
+    while len(order := ranking.next()):
         for row in order.tolist():
             if not draft.start(row):
                 return int(row)

@@ -7,9 +7,30 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpuyard.core.loops.backfill import Holders, Starts, new_starts
+from gpuyard.core.loops.backfill import (
+    Holders,
+    Starts,
+    forget_limits,
+    is_too_large,
+    new_limits,
+    new_starts,
+    note_too_large,
+)
 from gpuyard.core.loops.placement import claim, fits, pick, place, release
-from gpuyard.core.loops.pool import EMPTY, FGD, NO_TASKS, PACKING, Demand, Floats, Ints, Pool, Site, copy_pool, on_copy
+from gpuyard.core.loops.pool import (
+    EMPTY,
+    FGD,
+    NO_TASKS,
+    PACKING,
+    Demand,
+    Flags,
+    Floats,
+    Ints,
+    Pool,
+    Site,
+    copy_pool,
+    on_copy,
+)
 from gpuyard.core.loops.sharing import DemandKey, NodeScores, demand_key, goes_by_node
 from gpuyard.core.plan import Plan, Snapshot, Start
 from gpuyard.core.policy import Policy
@@ -128,6 +149,7 @@ class Draft:
     found: list[tuple[int, Ints]] = field(default_factory=list)  # rows that start, with their spots
     victims: list[int] = field(default_factory=list)
     plan: Plan = field(default_factory=Plan)
+    limits: Ints = field(default_factory=new_limits)  # what did not fit so far
     _site: Site | None = None
     _draft_site: DraftSite | None = None
 
@@ -180,14 +202,22 @@ class Draft:
         with foreseen(state, now, self.site.pool.idle, self.found_rows):
             return self.policy.rank(state, rows, now)
 
-    def run(self, loop: Callable[[Starts], int | None], *orders: Ints) -> int | None:
-        starts = new_starts(sum(map(len, orders)), sum(int(self.demand.gpus[rows].sum()) for rows in orders))
-        result = loop(starts)
+    def run(self, loop: Callable[[Starts], None], *orders: Ints) -> None:
+        bins = sum(int(self.demand.gpus[rows].sum()) for rows in orders)
+        starts = new_starts(sum(map(len, orders)), bins)._replace(limits=self.limits)
+        loop(starts)
         begin = 0
         for i in range(int(starts.size[0])):
             self.found.append((int(starts.rows[i]), starts.bins[begin : starts.ends[i]]))
             begin = starts.ends[i]
-        return result
+
+    def too_large(self, rows: Ints) -> Flags:
+        """Which of these rows are ruled out since jobs that are no larger did not fit; whole GPUs only."""
+        out: Flags = is_too_large(self.demand.gpus[rows], self.limits)
+        return out
+
+    def note_too_large(self, row: int) -> None:
+        note_too_large(int(self.demand.gpus[row]), self.site, self.limits)
 
     def start(self, row: int) -> bool:
         spot = self.draft_site.spot(row)
@@ -202,6 +232,7 @@ class Draft:
 
     def start_over(self) -> None:
         self.found.clear()
+        forget_limits(self.limits)
         self._site = self._draft_site = None
 
     @property

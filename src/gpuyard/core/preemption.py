@@ -24,10 +24,10 @@ from gpuyard.core.draft import Draft, fewest_gone, laid_out, without
 from gpuyard.core.limits.quotas import weight_of
 from gpuyard.core.limits.withdrawal import withdraw
 from gpuyard.core.loops.formulas import slice_over_at
-from gpuyard.core.loops.placement import claim, fits, place, release
+from gpuyard.core.loops.placement import claim, fits, goes_by_size, place, release
 from gpuyard.core.loops.pool import FGD, NO_TASKS, Flags, Floats, Ints, Site, copy_pool, on_copy
 from gpuyard.core.loops.sharing import demand_key
-from gpuyard.core.loops.victims import choose_victims
+from gpuyard.core.loops.victims import SortedJobs, choose_victims
 from gpuyard.core.plan import Start
 from gpuyard.core.policy import Policy
 from gpuyard.core.state import State
@@ -98,9 +98,7 @@ def _choose_victims(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victi
     rows = draft.snapshot.waiting
     if not draft.fine and not _any_job_fits(draft, rows, rank, loose, keys):
         return
-    order = rank.argsort(kind="stable")
-    rows, rank = rows[order], rank[order]
-    if rank[0] > keys.max(initial=-np.inf):
+    if rank.min() > keys.max(initial=-np.inf):
         loose, keys = loose[:0], keys[:0]  # all running jobs go first: none has to stop
     holders = draft.holders(loose, np.empty(0))
     marks: list[int] = [0] * len(loose)
@@ -111,13 +109,24 @@ def _choose_victims(draft: Draft, rank: Floats, loose: Ints, keys: Floats, victi
     if not draft.fine:
         lists = {name: getattr(holders, name).tolist() for name in ("begins", "ends", "bins")}
         quick = holders._replace(**lists)
-    ranks = keys.tolist()
+    ranks, waiting = keys.tolist(), _by_size(draft, rows, rank)
     draft.run(
-        lambda starts: choose_victims(rows, rank, quick, ranks, stop, draft.site, starts, marks, held, holders.bins),
+        lambda starts: choose_victims(waiting, quick, ranks, stop, draft.site, starts, marks, held, holders.bins),
         rows,
         loose,
     )
     victim[: len(marks)] = marks
+
+
+def _by_size(draft: Draft, rows: Ints, rank: Floats) -> SortedJobs:
+    gpus = draft.demand.gpus[rows]
+    if draft.fine:
+        gpus = np.where([goes_by_size(draft.site, row) for row in rows.tolist()], gpus, 0)
+    order = np.lexsort((rank, gpus))
+    gpus = gpus[order]
+    first = [0, *(np.flatnonzero(gpus[1:] != gpus[:-1]) + 1).tolist()]
+    last = [*first[1:], len(rows)]
+    return SortedJobs(rank[order].tolist(), rows[order].tolist(), gpus[first].tolist(), first, last, list(first))
 
 
 def _any_job_fits(draft: Draft, rows: Ints, rank: Floats, loose: Ints, keys: Floats) -> bool:

@@ -86,6 +86,19 @@ def test_parts_are_all_gpus_of_a_job_the_largest_first() -> None:
         Request(gpus=3, parts=(1, 2))
 
 
+@pytest.mark.parametrize("policy", ["fcfs@skip", "las@skip", "fcfs@easy"])
+def test_a_job_of_one_part_that_fits_nowhere_rules_out_no_gang_of_its_size(policy: str) -> None:
+    """Two nodes have 2 idle GPUs each: none for a job of 4 in one part, enough for one of two parts."""
+    one = engine(f"{policy}@consolidate")
+    for n, gpus in enumerate([(0, 1), (4, 5)]):
+        one.record(Submitted(0.0, f"r{n}", Request(gpus=2, estimate=100.0, preemptible=False)))
+        begin(one, f"r{n}", gpus)
+    one.record(Submitted(1.0, "head", Request(gpus=8, estimate=50.0)))
+    one.record(Submitted(1.0, "whole", Request(gpus=4, estimate=50.0)))
+    one.record(Submitted(1.0, "gang", Request(gpus=4, parts=(2, 2), estimate=50.0)))
+    assert [start.job for start in planned(one, 1.0).starts] == ["gang"]
+
+
 def test_cpus_count_for_each_part() -> None:
     one = engine()
     one.record(Submitted(0.0, "gang", Request(gpus=4, parts=(2, 2), cpus=30.0)))  # 15 for each part, of 16

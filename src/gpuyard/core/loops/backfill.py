@@ -4,7 +4,8 @@ A discipline gets rows that are already in the policy's order and decides which 
 one after another on a site whose pool is its own copy. Like the placements, these are loops in numba's subset.
 
 The one trick that keeps them fast is the *limit*: free capacity only shrinks while a plan is made, so once a job of k
-whole GPUs did not fit, no job of k or more can, and those are not even looked at.
+whole GPUs did not fit, no job of k or more can, and those are not even looked at. There are two limits, since some
+placements have two rules: one for jobs that must be on one node, and one for jobs that are wider than any node.
 """
 
 from __future__ import annotations
@@ -13,8 +14,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.loops.placement import choose_nodes, claim, fits, needs_one_node, release, settle
-from gpuyard.core.loops.pool import CONSOLIDATE, Counts, Demand, Floats, Ints, Site, on_copy, takes_any
+from gpuyard.core.loops.formulas import A
+from gpuyard.core.loops.placement import (
+    choose_nodes,
+    claim,
+    fits,
+    goes_by_size,
+    most_idle,
+    needs_one_node,
+    release,
+    settle,
+)
+from gpuyard.core.loops.pool import (
+    CONSOLIDATE,
+    INTERPRETED,
+    PACKING,
+    Counts,
+    Demand,
+    Floats,
+    Ints,
+    Site,
+    on_copy,
+    takes_any,
+)
 
 DISCIPLINES = {
     "strict": "the first job that does not fit blocks all behind it",
@@ -32,6 +54,9 @@ class Starts(NamedTuple):
     ends: Ints  # where each job's spot ends in `bins`
     bins: Ints
     size: Ints  # one number: how many jobs
+    limits: Ints
+    """GPUs of the smallest job that did not fit in this plan, and of the smallest of those that it says nothing about;
+    up to how many GPUs the former rules out jobs, 0 if that is not known yet."""
 
 
 def new_starts(jobs: int, bins: int) -> Starts:
@@ -40,7 +65,46 @@ def new_starts(jobs: int, bins: int) -> Starts:
         np.empty(jobs, dtype=np.int64),
         np.empty(bins, dtype=np.int64),
         np.zeros(1, dtype=np.int64),
+        new_limits(),
     )
+
+
+def new_limits() -> Ints:
+    return np.array([NO_LIMIT, NO_LIMIT, 0])
+
+
+def forget_limits(limits: Ints) -> None:
+    """A new plan begins; the nodes stay the same."""
+    limits[0] = NO_LIMIT
+    limits[1] = NO_LIMIT
+
+
+def is_too_large(k: A, limits: Ints) -> A:
+    """Whether a job of k GPUs cannot fit, since one did not that is no larger; for a number or an array of them."""
+    return (k >= limits[1]) | ((k >= limits[0]) & (k <= limits[2]))
+
+
+def note_too_large(k: int, site: Site, limits: Ints) -> None:
+    """A job of k GPUs did not fit."""
+    if limits[2] == 0:
+        limits[2] = _widest_ruled_out(site.code, site.pool.size)
+    chain = 0 if k <= limits[2] else 1
+    limits[chain] = min(limits[chain], k)
+
+
+def _widest_ruled_out(code: int, size: Counts) -> int:
+    """Up to how many GPUs jobs are ruled out by a smaller one. Where it must be on one node, and no node has room for
+    it, a job that is wider than any node may still find whole nodes that are smaller; on nodes of one size there are
+    none."""
+    if code != CONSOLIDATE and code < PACKING:
+        return NO_LIMIT
+    if INTERPRETED:
+        return NO_LIMIT if min(size) == max(size) else int(max(size))
+    largest = size[most_idle(size)]
+    for n in range(len(size)):
+        if size[n] < largest:
+            return int(largest)
+    return NO_LIMIT
 
 
 def bins_taken(starts: Starts) -> int:
@@ -67,22 +131,20 @@ def held_spot(holders: Holders, i: int) -> Ints:
     return np.asarray(holders.bins[holders.begins[i] : holders.ends[i]])
 
 
-def fill(order: Ints, stop: bool, limit: int, site: Site, starts: Starts) -> int:
-    """Start what fits, in order; with `stop`, the first that does not fit blocks. Returns the limit, 0 if blocked."""
-    demand = site.demand
+def fill(order: Ints, stop: bool, site: Site, starts: Starts) -> None:
+    """Start what fits, in order; with `stop`, the first that does not fit blocks."""
     for row in order:
-        any_gpu = takes_any(demand, row)
-        if any_gpu and demand.gpus[row] >= limit:
+        k, by_size = site.demand.gpus[row], goes_by_size(site, row)
+        if by_size and not stop and is_too_large(k, starts.limits):
             continue
         taken = bins_taken(starts)
-        spot = starts.bins[taken : taken + demand.gpus[row]]
+        spot = starts.bins[taken : taken + k]
         if settle(site, row, spot):
             start(site, starts, row, spot)
         elif stop:
-            return 0
-        elif any_gpu:
-            limit = demand.gpus[row]
-    return limit
+            return
+        elif by_size:
+            note_too_large(k, site, starts.limits)
 
 
 def reserve(head: int, holders: Holders, site: Site) -> tuple[float, Site]:
@@ -126,17 +188,18 @@ def backfill(order: Ints, head: int, shadow: float, later: Site, now: float, sit
     does. `consolidate` places a job wider than any node by another rule, so the one says nothing about the other.
     """
     demand, code, size = site.demand, site.code, site.pool.size
-    limit = refused = NO_LIMIT
+    refused = NO_LIMIT
+    forget_limits(starts.limits)
     for row in order:
         k = demand.gpus[row]
         late = now + demand.estimate[row] > shadow
         in_the_way = late and k >= refused and needs_one_node(code, size, k) == needs_one_node(code, size, refused)
-        if k >= limit or in_the_way:
+        if in_the_way or is_too_large(k, starts.limits):
             continue
         taken = bins_taken(starts)
         spot = starts.bins[taken : taken + k]
         if not settle(site, row, spot):
-            limit = k
+            note_too_large(k, site, starts.limits)
             continue
         if late and not _stays_beside(later, head, row, spot) and not _elsewhere(later, head, row, site, spot):
             refused = k

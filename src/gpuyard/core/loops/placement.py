@@ -187,6 +187,11 @@ def needs_one_node(code: int, size: Counts, k: int) -> bool:
     return bool(code == CONSOLIDATE and (k <= size[0] or k <= size[most_idle(size)]))
 
 
+def goes_by_size(site: Site, row: int) -> bool:
+    """Whether a job fits wherever there are enough GPUs: it takes whole ones, in one part, and nothing else."""
+    return bool(takes_any(site.demand, row) and not (INTERPRETED and site.parts and row in site.parts))
+
+
 def add_gpus(idle: Counts, nodes: Ints, sign: int) -> None:
     """Count GPUs of these nodes as idle (sign 1), or no longer (-1)."""
     if len(idle) == 1:

@@ -1,16 +1,18 @@
 """The inner loop of preemption: which jobs must stop so that a better job can run.
 
-Waiting and running jobs are visited in one order, each taking what it needs from those behind it. Two rules keep
+SortedJobs and running jobs are visited in one order, each taking what it needs from those behind it. Two rules keep
 preemptions few: a job is placed without a stop where possible, and a victim that can stay although a better job comes
 in does stay, best rank first. Loops in numba's subset, like the disciplines.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, bins_taken, held_spot, start
-from gpuyard.core.loops.placement import claim, fits, fits_in_place, has_room, most_idle, release, settle
+from gpuyard.core.loops.backfill import Holders, Starts, bins_taken, held_spot, is_too_large, note_too_large, start
+from gpuyard.core.loops.placement import claim, fits, fits_in_place, goes_by_size, has_room, most_idle, release, settle
 from gpuyard.core.loops.pool import (
     CONSOLIDATE,
     INTERPRETED,
@@ -20,48 +22,82 @@ from gpuyard.core.loops.pool import (
     copy_counts,
     on_copy,
     restore,
-    takes_any,
 )
 
-_MANY = 64  # from here on, the interpreter is quicker to leave jobs out at once than to pass over them one by one
+
+class SortedJobs(NamedTuple):
+    """Jobs in sets, each in rank order: waiting jobs are in one set for each number of GPUs, so that all jobs of a size
+    that cannot fit are passed over at once, however many wait."""
+
+    keys: Counts
+    rows: Counts
+    gpus: Counts  # that the jobs of each set ask for; 0: jobs that ask for more than a number of GPUs
+    first: Counts  # where each set begins in `keys` and `rows`
+    last: Counts  # and where it ends
+    at: Counts  # the next job of each set, while a plan is made
+    room: Counts = ()  # where the room of each set begins, and of the last one ends, where jobs come and go
+
+
+def next_set(waiting: SortedJobs, sets: int) -> int:
+    """Which of the first sets has the best job that was not looked at yet; -1 if none has any."""
+    best, key, row = -1, np.inf, 0
+    for s in range(sets):
+        i = waiting.at[s]
+        if i == waiting.last[s]:
+            continue
+        if best < 0 or waiting.keys[i] < key or (waiting.keys[i] == key and waiting.rows[i] < row):
+            best, key, row = s, waiting.keys[i], waiting.rows[i]
+    return best
+
+
+def _leave_out(waiting: SortedJobs, sets: int, limits: Ints) -> int:
+    """Pass over the jobs of the first sets that are too large; returns how many sets are left to look at."""
+    left = 0
+    for s in range(sets):
+        if waiting.gpus[s] > 0 and is_too_large(waiting.gpus[s], limits):
+            waiting.at[s] = waiting.last[s]
+        elif waiting.at[s] < waiting.last[s]:
+            left = s + 1
+    return left
 
 
 def choose_victims(
-    order: Ints, keys: Counts, holders: Holders, holder_keys: Counts, stop: bool, site: Site, starts: Starts,
-    victim: Counts, held: Counts, flat: Ints,
+    waiting: SortedJobs, holders: Holders, holder_keys: Counts, stop: bool, site: Site, starts: Starts, victim: Counts,
+    held: Counts, flat: Ints,
 ) -> None:  # fmt: skip
-    """Decide which of `order` start and which holders stop (`victim` becomes 1); both are in rank order.
+    """Decide which waiting jobs start and which holders, in rank order, stop (`victim` becomes 1).
 
     A victim is tried again when its own rank comes up: it stays where it is if there is room after all, and moves
     elsewhere if that is all there is. Ties go to the lower row. `held` is a zero for each node, to count with, and
-    `flat` is the holders' bins as an array.
+    `flat` is the holders' bins as an array, where Python runs this.
     """
-    demand, n = site.demand, len(holders.rows)
-    limit, blocked, i = NO_LIMIT, False, 0
+    demand, n, sets = site.demand, len(victim), len(waiting.at)
+    blocked = False
     spoiled = False  # whether there are victims
     behind = 0  # holders before this one have had their turn
     counted = n  # from here on, what holders have is in `held`
     while True:
-        while i < len(order) and demand.gpus[order[i]] >= limit and takes_any(demand, order[i]):
-            i += 1
-        turn = before(keys[i], order[i], holder_keys, holders.rows) if i < len(order) else n
+        s, turn = next_set(waiting, sets), n
+        if s >= 0:
+            i = waiting.at[s]
+            turn = before(waiting.keys[i], waiting.rows[i], holder_keys, holders.rows)
         again = _next_victim(victim, behind, turn) if spoiled else turn
         if again < turn:
             row = holders.rows[again]
             behind = again + 1
             if _stays(again, holders, site, victim):
                 continue
-        elif i < len(order):
-            row = order[i]
+        elif s >= 0:
+            row = waiting.rows[waiting.at[s]]
+            waiting.at[s] += 1
             behind = turn
-            i += 1
         else:
             return
-        any_gpu = takes_any(demand, row)
-        if blocked or (any_gpu and demand.gpus[row] >= limit):
+        k, by_size = demand.gpus[row], goes_by_size(site, row)
+        if blocked or (by_size and is_too_large(k, starts.limits)):
             continue
         taken = bins_taken(starts)
-        spot = starts.bins[taken : taken + demand.gpus[row]]
+        spot = starts.bins[taken : taken + k]
         found = settle(site, row, spot)
         if not found and behind < n:
             if not site.fine:
@@ -72,15 +108,12 @@ def choose_victims(
         if found:
             start(site, starts, row, spot)
         elif stop:
-            blocked = True
-            i = len(order)
-        elif any_gpu:
-            limit = _limit_after(row, behind == n and not spoiled, site)
-            if limit <= 1 and not site.fine:
-                i = len(order)
-            elif INTERPRETED and len(order) - i > _MANY and not site.fine:
-                small = demand.gpus[order[i:]] < limit
-                order, keys, i = order[i:][small], keys[i:][small], 0
+            blocked, sets = True, 0
+        elif by_size:
+            note_too_large(k, site, starts.limits)
+            if behind == n and not spoiled and not site.fine:  # all that is left is what is idle
+                starts.limits[1] = min(starts.limits[1], sum(site.pool.idle) + 1)
+            sets = _leave_out(waiting, sets, starts.limits)
 
 
 def _stays(again: int, holders: Holders, site: Site, victim: Counts) -> bool:
@@ -91,14 +124,6 @@ def _stays(again: int, holders: Holders, site: Site, victim: Counts) -> bool:
     claim(site, row, own)
     victim[again] = 0
     return True
-
-
-def _limit_after(row: int, last: bool, site: Site) -> int:
-    """From how many GPUs on jobs need not be tried once this one did not fit."""
-    limit = int(site.demand.gpus[row])
-    if last and not site.fine:
-        limit = min(limit, sum(site.pool.idle) + 1)  # all that is left is what is idle
-    return limit
 
 
 def before(key: float, row: int, keys: Counts, rows: Ints) -> int:
@@ -122,17 +147,16 @@ def _next_victim(victim: Counts, begin: int, end: int) -> int:
 
 def _count(begin: int, counted: int, holders: Holders, victim: Counts, flat: Ints, held: Counts) -> None:
     """Make `held` what holders from `begin` on have of each node, victims left out; it was that from `counted` on."""
-    if counted == len(holders.rows):  # so far none was counted, and none is a victim
-        if INTERPRETED:
-            held[:] = np.bincount(flat[holders.begins[begin] :], minlength=len(held)).tolist()
-        else:
-            for i in range(holders.begins[begin], len(flat)):
-                held[flat[i]] += 1
+    if INTERPRETED and counted == len(victim):  # so far none was counted, and none is a victim
+        held[:] = np.bincount(flat[holders.begins[begin] :], minlength=len(held)).tolist()
         return
     sign = 1 if begin < counted else -1
     for h in range(min(begin, counted), max(begin, counted)):
-        if victim[h] == 0:
-            _add_bins(h, sign, holders, held)
+        if victim[h] == 0 and len(held) == 1:
+            held[0] += sign * (holders.ends[h] - holders.begins[h])
+        elif victim[h] == 0:
+            for i in range(holders.begins[h], holders.ends[h]):
+                held[holders.bins[i]] += sign
 
 
 def _add_bins(h: int, sign: int, holders: Holders, counts: Counts) -> None:
@@ -180,7 +204,7 @@ def _spare_by_count(
     k: int, one_node: bool, room: int, behind: int, held: Counts, holders: Holders, idle: Counts, victim: Counts
 ) -> None:
     """Give holders their spots back while k GPUs stay idle, on one node or anywhere; the others are victims."""
-    for h in range(behind, len(holders.ends)):
+    for h in range(behind, len(victim)):
         begin, end = holders.begins[h], holders.ends[h]
         if victim[h] == 1:
             continue
@@ -207,13 +231,13 @@ def _make_room_by_trial(row: int, behind: int, held: Counts, holders: Holders, s
     """`_make_room` where counting is not enough: release all holders, and put back those that can stay."""
     trial = on_copy(site) if site.fine else site
     before_trial = site.pool.idle.copy()
-    for h in range(behind, len(holders.rows)):
+    for h in range(behind, len(victim)):
         if victim[h] == 0:
             release(trial, holders.rows[h], held_spot(holders, h))
     if not fits(trial, row):
         copy_counts(before_trial, site.pool.idle)
         return False
-    for h in range(behind, len(holders.rows)):
+    for h in range(behind, len(victim)):
         if victim[h] == 1:
             continue
         spot = held_spot(holders, h)

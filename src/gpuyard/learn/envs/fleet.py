@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.loops.backfill import NO_LIMIT, Starts, backfill, fill, shadow_time, wait_for
+from gpuyard.core.loops.backfill import Starts, backfill, fill, forget_limits, shadow_time, wait_for
 from gpuyard.core.loops.placement import has_room
 from gpuyard.core.loops.pool import Demand, Flags, Floats, Ints, Pool, Site
 from gpuyard.sim.kernel.schedule import (
@@ -161,7 +161,7 @@ def try_row(copy: Copy, row: int, least: float, scratch: Scratch) -> bool:
     if copy.site.demand.gpus[row] > copy.yard.free[0]:
         return False
     scratch.found[0] = row
-    fill(scratch.found[:1], True, NO_LIMIT, copy.site, scratch.starts)
+    fill(scratch.found[:1], True, copy.site, scratch.starts)
     return begin_jobs(copy, scratch.starts, least) > 0
 
 
@@ -180,7 +180,8 @@ def overtake(copy: Copy, rules: Rules, scratch: Scratch) -> None:
     if n == 0:
         return
     if rules.discipline == EASY_SHADOW:
-        fill(scratch.found[:n], False, NO_LIMIT, copy.site, scratch.starts)
+        forget_limits(scratch.starts.limits)
+        fill(scratch.found[:n], False, copy.site, scratch.starts)
     else:
         pool = copy.site.pool
         scratch.later[:] = pool.idle

@@ -357,7 +357,7 @@ class Run:
             every=self.every,
         )
         most = max(len(rules.columns), len(rules.change_columns))
-        state = preemption_state.new_preemption_state(gpus, len(self.cluster.nodes), n, most)
+        state = preemption_state.new_preemption_state(self.cluster, self.trace.gpus, self.schedule.nodes, most)
         self.pieces = schedule.new_pieces(n + 2 * gpus + 1, int(self.schedule.offset[-1]) + 2 * gpus + 1)
         facts, starts, when = self._facts(), self._starts(), compiler.compile_policy(change) if change else rank
         while True:

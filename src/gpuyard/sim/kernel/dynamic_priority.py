@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.loops.backfill import NO_LIMIT, Starts, fill
+from gpuyard.core.loops.backfill import Starts, fill, forget_limits, is_too_large
 from gpuyard.core.loops.pool import Floats, Ints, Site
 from gpuyard.sim.kernel.job_columns import (
     JobColumns,
@@ -161,16 +161,17 @@ def _plan_dynamic(
         return -1
     site = for_plan(site, facts.numbers[2], facts.numbers[1])
     wrong = _renumber(facts, waiting, rules, rank, now)
-    limit = NO_LIMIT
-    while wrong < 0 and asks_for_at_most(min(schedule.free[0], limit - 1), waiting.waiting_of):
-        most = len(waiting.waiting_of) if rules.strict else min(schedule.free[0], limit - 1)
+    limits = starts.limits
+    forget_limits(limits)
+    while wrong < 0 and _any_may_fit(schedule.free[0], waiting.waiting_of, limits):
+        most = len(waiting.waiting_of) if rules.strict else schedule.free[0]
         if rules.when == ONE_WAY:
-            row = _best_by_bounds(facts, waiting, rules.columns, rank, now, most)
+            row = _best_by_bounds(facts, waiting, rules.columns, rank, now, most, limits)
         else:
-            row = best_of(facts, waiting, most)
+            row = best_of(facts, waiting, most, limits)
         starts.size[0] = 0
         waiting.near[0] = row
-        limit = fill(waiting.near[:1], rules.strict, limit, site, starts)
+        fill(waiting.near[:1], rules.strict, site, starts)
         if starts.size[0] > 0:
             remove_waiting(facts, waiting, row)
             give_gpus(schedule, row, starts.bins[: starts.ends[0]], site.code, site.salt)
@@ -181,6 +182,14 @@ def _plan_dynamic(
         elif rules.strict:
             break
     return wrong
+
+
+def _any_may_fit(free: int, waiting_of: Ints, limits: Ints) -> bool:
+    """Whether a job waits for at most that many GPUs, and is not too large."""
+    k = 1
+    while k <= free and (waiting_of[k] == 0 or is_too_large(k, limits)):
+        k += 1
+    return k <= free
 
 
 def _renumber(facts: JobColumns, waiting: WaitingJobs, rules: PriorityRules, rank: Rank, now: float) -> int:
@@ -204,21 +213,25 @@ def _renumber(facts: JobColumns, waiting: WaitingJobs, rules: PriorityRules, ran
     return without_number(waiting, 0)
 
 
-def best_of(facts: JobColumns, waiting: WaitingJobs, most: int) -> int:
-    """The waiting row with the smallest number, ties to the lower row, that asks for at most `most` GPUs."""
+def best_of(facts: JobColumns, waiting: WaitingJobs, most: int, limits: Ints) -> int:
+    """The waiting row with the smallest number, ties to the lower row, that asks for at most `most` GPUs, and is not
+    too large."""
     best, key = -1, np.inf
     for i in range(waiting.counts[0]):
         row = waiting.rows[i]
-        if waiting.keys[i] <= key and facts.gpus[row] <= most and (best < 0 or waiting.keys[i] < key or row < best):
+        better = waiting.keys[i] <= key and (best < 0 or waiting.keys[i] < key or row < best)
+        if better and facts.gpus[row] <= most and not is_too_large(facts.gpus[row], limits):
             best, key = row, waiting.keys[i]
     return best
 
 
-def _best_by_bounds(facts: JobColumns, waiting: WaitingJobs, columns: Ints, rank: Rank, now: float, most: int) -> int:
+def _best_by_bounds(
+    facts: JobColumns, waiting: WaitingJobs, columns: Ints, rank: Rank, now: float, most: int, limits: Ints
+) -> int:
     """`best_of` where bounds are known: first the number of the last best, then all that could be better."""
     last = waiting.counts[5]
-    if last < 0 or waiting.place[last] < 0 or facts.gpus[last] > most:
-        last = best_of(facts, waiting, most)
+    if last < 0 or waiting.place[last] < 0 or facts.gpus[last] > most or is_too_large(facts.gpus[last], limits):
+        last = best_of(facts, waiting, most, limits)
     waiting.near[0] = last
     gather(facts, columns, waiting.near[:1], now, waiting.usage, waiting.values)
     rank(waiting.values, 1, waiting.near_keys)
@@ -226,9 +239,11 @@ def _best_by_bounds(facts: JobColumns, waiting: WaitingJobs, columns: Ints, rank
     reach = key + 1e-12 * abs(key)  # bounds are as good as floating-point numbers are
     n = 0
     for i in range(waiting.counts[0]):
-        if waiting.keys[i] <= reach and facts.gpus[waiting.rows[i]] <= most:
-            waiting.near[n] = waiting.rows[i]
-            n += 1
+        if waiting.keys[i] <= reach:
+            k = facts.gpus[waiting.rows[i]]
+            if k <= most and not is_too_large(k, limits):
+                waiting.near[n] = waiting.rows[i]
+                n += 1
     waiting.counts[5] = best
     if n == 1:  # only the last best
         return best

@@ -15,6 +15,7 @@ from gpuyard.core.loops.backfill import Starts, bins_taken, start
 from gpuyard.core.loops.formulas import slice_over_at
 from gpuyard.core.loops.placement import settle
 from gpuyard.core.loops.pool import Floats, Ints, Site, copy_counts
+from gpuyard.core.loops.victims import SortedJobs, next_set
 from gpuyard.sim.kernel.job_columns import (
     JobColumns,
     Rank,
@@ -28,12 +29,11 @@ from gpuyard.sim.kernel.job_columns import (
 from gpuyard.sim.kernel.preemption_state import (
     PreemptionRules,
     PreemptionState,
-    SortedQueue,
     any_job_fits,
     change_times,
+    from_the_first,
     join,
     leave,
-    queue_length,
     take_from,
 )
 from gpuyard.sim.kernel.schedule import (
@@ -43,7 +43,6 @@ from gpuyard.sim.kernel.schedule import (
     Work,
     add_end,
     add_piece,
-    asks_for_at_most,
     ends_by,
     for_plan,
     give_gpus,
@@ -59,17 +58,17 @@ from gpuyard.sim.kernel.schedule import (
 FULL = -2
 
 
-def enlist(row: int, now: float, facts: JobColumns, state: PreemptionState) -> None:
-    """A job begins to run; when its number changes is computed once a job waits."""
+def enlist(row: int, facts: JobColumns, state: PreemptionState) -> None:
+    """A job begins to run. Its number changes no sooner than was computed before, since it stood still meanwhile."""
     if facts.preemptible[row]:
-        join(state.runners, state.key[row], row)
-        add_end(state.drops, now, row)
+        join(state.runners, 0, state.key[row], row)
+        add_end(state.drops, state.over[row], row)
         state.counts[5] += facts.gpus[row]
 
 
 def dismiss(row: int, facts: JobColumns, state: PreemptionState) -> None:
     if state.drops.place[row] >= 0:
-        leave(state.runners, state.key[row], row)
+        leave(state.runners, 0, state.key[row], row)
         remove_end(state.drops, row)
         state.counts[5] -= facts.gpus[row]
 
@@ -82,12 +81,12 @@ def decide_incrementally(
     wrong = _rank_due(facts, state, rules, rank, change, now)
     if wrong >= 0:
         return wrong
-    first, last = state.runners.span[0], state.runners.span[1]
+    first, last = state.runners.first[0], state.runners.last[0]
     rows, keys = state.runners.rows[first:last], state.runners.keys[first:last]
     if any_job_fits(rows, keys, state.counts[5], schedule.free[0], state, facts):
         take_from(rows, keys, site, schedule, starts, state, rules.strict)
         _dismiss_victims(facts, state)
-    if queue_length(state.queue) + state.counts[4] > starts.size[0]:
+    if state.counts[6] + state.counts[4] > starts.size[0]:
         clock.due[0] = max(_wake_for_drops(starts, facts, state, rules, change, now), np.nextafter(now, np.inf))
     return -1
 
@@ -111,8 +110,8 @@ def _rank_due(
         if np.isnan(key):
             return int(row)
         if key != state.key[row]:
-            leave(state.runners, state.key[row], row)
-            join(state.runners, key, row)
+            leave(state.runners, 0, state.key[row], row)
+            join(state.runners, 0, key, row)
             state.key[row] = key
     change_times(n, facts, state, rules, change, now)
     for i in range(n):
@@ -125,8 +124,8 @@ def _rank_due(
 
 
 def _dismiss_victims(facts: JobColumns, state: PreemptionState) -> None:
-    first, stops = state.runners.span[0], 0
-    for h in range(state.runners.span[1] - first):
+    first, stops = state.runners.first[0], 0
+    for h in range(state.counts[7], state.runners.last[0] - first):
         if state.victim[h] == 1:
             state.stopped[stops] = state.runners.rows[first + h]
             stops += 1
@@ -147,6 +146,8 @@ def _wake_for_drops(
         state.others[n] = state.drops.row[0]
         n += 1
     change_times(n, facts, state, rules, change, now)
+    for i in range(starts.size[0]):
+        state.over[state.others[i]] = state.keys[i]
     at = _earliest(n, state)
     if first < np.inf:
         n = ends_by(state.drops, at + _near(at), state.others)
@@ -163,9 +164,10 @@ def _earliest(n: int, state: PreemptionState) -> float:
     return at
 
 
-def no_job_stops(queue: SortedQueue, state: PreemptionState) -> bool:
+def no_job_stops(queue: SortedJobs, state: PreemptionState) -> bool:
     """Whether old numbers are enough to see that all running jobs go before all that wait."""
-    key, row = queue.keys[queue.span[0]], queue.rows[queue.span[0]]
+    best = queue.at[from_the_first(queue)]
+    key, row = queue.keys[best], queue.rows[best]
     return key > state.worst[0] or (key == state.worst[0] and row > state.worst[1])
 
 
@@ -175,9 +177,11 @@ def note_worst(state: PreemptionState, key: float, row: int) -> None:
         state.worst[1] = row
 
 
-def fill_up(site: Site, schedule: Schedule, starts: Starts, state: PreemptionState, rules: PreemptionRules) -> None:
+def fill_up(
+    site: Site, schedule: Schedule, facts: JobColumns, starts: Starts, state: PreemptionState, rules: PreemptionRules
+) -> None:
     """Start what fits without a stop."""
-    if asks_for_at_most(schedule.free[0], state.waiting_of):
+    if any_job_fits(state.loose[:0], state.keys[:0], 0, schedule.free[0], state, facts):
         take_from(state.loose[:0], state.keys[:0], site, schedule, starts, state, rules.strict)
 
 
@@ -200,7 +204,7 @@ def decide_from_scratch(
     if any_job_fits(state.loose[:n], state.keys, behind, schedule.free[0], state, facts):
         take_from(state.loose[:n], state.keys[:n], site, schedule, starts, state, rules.strict)
     _part_from_victims(state)
-    if queue_length(state.queue) + state.counts[4] > starts.size[0]:
+    if state.counts[6] + state.counts[4] > starts.size[0]:
         clock.due[0] = max(_wake_at(soon, starts, facts, state, rules, change, now), np.nextafter(now, np.inf))
     return -1
 
@@ -253,12 +257,10 @@ def _sort_out(facts: JobColumns, state: PreemptionState, rules: PreemptionRules,
             state.loose[loose] = row
             loose += 1
         else:
-            state.others[others] = row
+            state.running[others] = row
             others += 1
             if not stays:
                 soon = min(soon, free_at)
-    for i in range(others):
-        state.running[i] = state.others[i]
     state.counts[0] = others + loose
     state.counts[1] = loose
     return soon
@@ -315,7 +317,7 @@ def run_preempting(
     FULL asks for longer `pieces`; called again with them, it goes on.
     """
     while True:
-        if is_full(pieces, 2 * len(state.waiting_of)):  # at one instant all may end, and as many be stopped
+        if is_full(pieces, 2 * len(state.stopped)):  # at one instant all may end, and as many be stopped
             return FULL
         now = next_instant(clock, work, schedule, site.pool.idle, False)
         if now == np.inf:
@@ -344,9 +346,10 @@ def _take_in(
             schedule.done[0] += 1
             continue
         note_submitted(facts, row)
-        _queue_up(row, now, facts, state, rules, rank)
+        _rank_one(row, now, facts, state, rules, rank)
         if np.isnan(state.key[row]):
             return row
+        _queue_up(row, facts, state)
         state.counts[3] += 1
     return -1
 
@@ -357,7 +360,7 @@ def _plan(
 ) -> int:  # fmt: skip
     """Make a plan and carry it out; returns a row without a number, or -1."""
     queue = state.queue
-    if queue_length(queue) == 0:
+    if state.counts[6] == 0:
         return -1
     site = for_plan(site, rules.seed, facts.numbers[1])
     starts.size[0] = 0
@@ -369,7 +372,7 @@ def _plan(
     elif rules.ranks_hold:
         wrong = decide_incrementally(site, schedule, clock, facts, starts, state, rules, rank, change, now)
     elif rules.improves and no_job_stops(queue, state):
-        fill_up(site, schedule, starts, state, rules)
+        fill_up(site, schedule, facts, starts, state, rules)
     else:
         wrong = decide_from_scratch(site, schedule, clock, facts, starts, state, rules, rank, change, now)
     if wrong >= 0:
@@ -378,7 +381,9 @@ def _plan(
         row = state.stopped[i]
         add_piece(pieces, schedule, row, facts.started[row], now)
         _stop(row, schedule, facts, now)
-        _queue_up(row, now, facts, state, rules, rank)
+        if not rules.ranks_hold:
+            _rank_one(row, now, facts, state, rules, rank)
+        _queue_up(row, facts, state)
     _begin_all(work, site, schedule, facts, starts, state, rules, now)
     if rules.sliced:
         for h in range(state.counts[1]):
@@ -387,16 +392,19 @@ def _plan(
     return -1
 
 
-def _queue_up(
+def _rank_one(
     row: int, now: float, facts: JobColumns, state: PreemptionState, rules: PreemptionRules, rank: Rank
 ) -> None:
     state.others[0] = row
     gather(facts, rules.columns, state.others[:1], now, facts.usage, state.values)
     rank(state.values, 1, state.keys)
     state.key[row] = state.keys[0]
-    join(state.queue, state.key[row], row)
+
+
+def _queue_up(row: int, facts: JobColumns, state: PreemptionState) -> None:
+    join(state.queue, state.set_of[facts.gpus[row]], state.key[row], row)
     state.counts[2] += facts.gpus[row]
-    state.waiting_of[facts.gpus[row]] += 1
+    state.counts[6] += 1
 
 
 def _stop(row: int, schedule: Schedule, facts: JobColumns, now: float) -> None:
@@ -406,21 +414,25 @@ def _stop(row: int, schedule: Schedule, facts: JobColumns, now: float) -> None:
     note_preempted(facts, row, now)
 
 
-def _start_all(queue: SortedQueue, starts: Starts, site: Site, schedule: Schedule, state: PreemptionState) -> bool:
+def _start_all(queue: SortedJobs, starts: Starts, site: Site, schedule: Schedule, state: PreemptionState) -> bool:
     """Start all waiting jobs, if there is room without a stop: the usual case on a machine that is not full."""
     if state.counts[2] > schedule.free[0]:
         return False
     idle = site.pool.idle
-    copy_counts(idle, state.idle)
-    for i in range(queue.span[0], queue.span[1]):
-        row = queue.rows[i]
+    if state.counts[6] > 1:
+        copy_counts(idle, state.idle)
+    for i in range(state.counts[6]):
+        s = next_set(queue, len(queue.at)) if i > 0 else from_the_first(queue)
+        row = queue.rows[queue.at[s]]
         taken = bins_taken(starts)
         spot = starts.bins[taken : taken + site.demand.gpus[row]]
         if not settle(site, row, spot):
-            copy_counts(state.idle, idle)
+            if i > 0:
+                copy_counts(state.idle, idle)
             starts.size[0] = 0
             return False
         start(site, starts, row, spot)
+        queue.at[s] += 1
     return True
 
 
@@ -437,16 +449,16 @@ def _begin_all(
     begin = 0
     for i in range(starts.size[0]):
         row = starts.rows[i]
-        leave(state.queue, state.key[row], row)
+        leave(state.queue, state.set_of[facts.gpus[row]], state.key[row], row)
         state.counts[2] -= facts.gpus[row]
-        state.waiting_of[facts.gpus[row]] -= 1
+        state.counts[6] -= 1
         give_gpus(schedule, row, starts.bins[begin : starts.ends[i]], site.code, site.salt)
         begin = starts.ends[i]
         overhead = 0.0 if np.isnan(schedule.start[row]) else work.restart[row]
         note_started(facts, row, now, overhead)
         run_from(schedule, row, now, now + overhead + (work.run[row] - facts.progress[row]))
         if rules.ranks_hold:
-            enlist(row, now, facts, state)
+            enlist(row, facts, state)
             continue
         note_worst(state, state.key[row], row)
         if state.counts[0] == len(state.running):

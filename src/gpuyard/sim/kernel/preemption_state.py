@@ -1,7 +1,7 @@
 """Arrays of the compiled driver for preemptive policies, and what it does however running jobs are ranked.
 
-The queue is sorted by key, ties by row, in one stretch of two arrays. A job that joins or leaves moves the shorter
-side; so a queue that is joined at the back and left at the front, as most are, moves next to nothing. Loops in numba's
+Every set of sorted jobs is one stretch of two arrays, in room of its own. A job that joins or leaves moves the shorter
+side; so a set that is joined at the back and left at the front, as most are, moves next to nothing. Loops in numba's
 subset.
 """
 
@@ -11,86 +11,85 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.loops.backfill import Holders, Starts
+from gpuyard.core.loops.backfill import Holders, Starts, forget_limits
 from gpuyard.core.loops.pool import Floats, Ints, Site
-from gpuyard.core.loops.victims import before, choose_victims
+from gpuyard.core.loops.victims import SortedJobs, before, choose_victims, next_set
+from gpuyard.core.model import Cluster
 from gpuyard.sim.kernel.job_columns import JobColumns, Rank, gather
-from gpuyard.sim.kernel.schedule import Ends, Schedule, asks_for_at_most, new_ends
+from gpuyard.sim.kernel.schedule import Ends, Schedule, new_ends
 
 
-class SortedQueue(NamedTuple):
-    """The queue is what is between the first and the second number of `span`."""
-
-    keys: Floats
-    rows: Ints
-    span: Ints
-
-
-def new_sorted_queue(most: int) -> SortedQueue:
-    middle = most // 2 + 1
-    return SortedQueue(np.empty(2 * most + 4), np.empty(2 * most + 4, np.int64), np.array([middle, middle]))
+def new_sorted_jobs(gpus: Ints, most: Ints) -> SortedJobs:
+    """Sets of jobs of so many GPUs, with room for so many jobs each."""
+    room = np.concatenate((np.zeros(1, np.int64), np.cumsum(2 * most + 4)))
+    first = room[:-1] + most + 2
+    return SortedJobs(
+        np.empty(room[-1]), np.empty(room[-1], np.int64), gpus, first, first.copy(), first.copy(), room
+    )  # fmt: skip
 
 
-def queue_length(queue: SortedQueue) -> int:
-    return int(queue.span[1] - queue.span[0])
-
-
-def _find(queue: SortedQueue, key: float, row: int) -> int:
-    low, high = queue.span[0], queue.span[1]
+def _find(jobs: SortedJobs, s: int, key: float, row: int) -> int:
+    low, high = jobs.first[s], jobs.last[s]
     while low < high:
         middle = (low + high) >> 1
-        other = queue.keys[middle]
-        if other < key or (other == key and queue.rows[middle] < row):
+        other = jobs.keys[middle]
+        if other < key or (other == key and jobs.rows[middle] < row):
             low = middle + 1
         else:
             high = middle
     return int(low)
 
 
-def _move(queue: SortedQueue, begin: int, end: int, by: int) -> None:
+def _move(jobs: SortedJobs, begin: int, end: int, by: int) -> None:
     if by > 0:
         for i in range(end - 1, begin - 1, -1):
-            queue.keys[i + by] = queue.keys[i]
-            queue.rows[i + by] = queue.rows[i]
+            jobs.keys[i + by] = jobs.keys[i]
+            jobs.rows[i + by] = jobs.rows[i]
     else:
         for i in range(begin, end):
-            queue.keys[i + by] = queue.keys[i]
-            queue.rows[i + by] = queue.rows[i]
+            jobs.keys[i + by] = jobs.keys[i]
+            jobs.rows[i + by] = jobs.rows[i]
 
 
-def _to_the_middle(queue: SortedQueue) -> None:
-    begin, size = queue.span[0], queue.span[1] - queue.span[0]
-    middle = (len(queue.rows) - size) // 2
-    if middle != begin:
-        _move(queue, begin, begin + size, middle - begin)
-        queue.span[0] = middle
-        queue.span[1] = middle + size
+def _to_the_middle(jobs: SortedJobs, s: int) -> None:
+    begin, size = jobs.first[s], jobs.last[s] - jobs.first[s]
+    middle = (jobs.room[s] + jobs.room[s + 1] - size) // 2
+    _move(jobs, begin, begin + size, middle - begin)
+    jobs.first[s] = middle
+    jobs.last[s] = middle + size
 
 
-def join(queue: SortedQueue, key: float, row: int) -> None:
-    if queue.span[0] == 0 or queue.span[1] == len(queue.rows):
-        _to_the_middle(queue)
-    at = _find(queue, key, row)
-    if at - queue.span[0] < queue.span[1] - at:
-        _move(queue, queue.span[0], at, -1)
-        queue.span[0] -= 1
+def join(jobs: SortedJobs, s: int, key: float, row: int) -> None:
+    if jobs.first[s] == jobs.room[s] or jobs.last[s] == jobs.room[s + 1]:
+        _to_the_middle(jobs, s)
+    at = _find(jobs, s, key, row)
+    if at - jobs.first[s] < jobs.last[s] - at:
+        _move(jobs, jobs.first[s], at, -1)
+        jobs.first[s] -= 1
         at -= 1
     else:
-        _move(queue, at, queue.span[1], 1)
-        queue.span[1] += 1
-    queue.keys[at] = key
-    queue.rows[at] = row
+        _move(jobs, at, jobs.last[s], 1)
+        jobs.last[s] += 1
+    jobs.keys[at] = key
+    jobs.rows[at] = row
 
 
-def leave(queue: SortedQueue, key: float, row: int) -> None:
-    """A job leaves the queue; it must be there with that key."""
-    at = _find(queue, key, row)
-    if at - queue.span[0] < queue.span[1] - at - 1:
-        _move(queue, queue.span[0], at, 1)
-        queue.span[0] += 1
+def leave(jobs: SortedJobs, s: int, key: float, row: int) -> None:
+    """A job leaves a set; it must be there with that key."""
+    at = _find(jobs, s, key, row)
+    if at - jobs.first[s] < jobs.last[s] - at - 1:
+        _move(jobs, jobs.first[s], at, 1)
+        jobs.first[s] += 1
     else:
-        _move(queue, at + 1, queue.span[1], -1)
-        queue.span[1] -= 1
+        _move(jobs, at + 1, jobs.last[s], -1)
+        jobs.last[s] -= 1
+
+
+def from_the_first(jobs: SortedJobs) -> int:
+    """Look at all jobs again; returns the set of the best."""
+    for s in range(len(jobs.at)):
+        jobs.at[s] = jobs.first[s]
+    return next_set(jobs, len(jobs.at))
 
 
 class PreemptionRules(NamedTuple):
@@ -110,16 +109,15 @@ class PreemptionRules(NamedTuple):
 class PreemptionState(NamedTuple):
     """The queue, and work arrays, so that plans allocate nothing."""
 
-    queue: SortedQueue
+    queue: SortedJobs
+    set_of: Ints  # by number of GPUs: which set of the queue such jobs are in
     running: Ints  # rows that run, nearly by rank, and some that have ended; not used where numbers stand
     loose: Ints  # those of them that may be stopped now, by rank
-    runners: SortedQueue  # where numbers stand: the running jobs that may be stopped, by rank
+    runners: SortedJobs  # where numbers stand: the running jobs that may be stopped, by rank
     drops: Ends  # of those: no later than when their numbers change
     keys: Floats
     others: Ints
-    begins: Ints
-    ends: Ints
-    bins: Ints
+    holders: Holders  # of the running jobs, those that may have to stop for one that waits
     victim: Ints
     stopped: Ints  # rows that a plan stops, by rank
     held: Ints
@@ -128,33 +126,36 @@ class PreemptionState(NamedTuple):
     key: Floats  # of every row: its number in the queue, or its last one since
     counts: Ints
     """How many rows are in `running`; how many of those may be stopped; GPUs wanted by all waiting jobs; what
-    has happened at this instant; how many rows are in `stopped`; GPUs that the jobs in `runners` have."""
-    waiting_of: Ints  # how many wait for one GPU, two, and so on
-    over: Floats  # of every row: when its present slice is over, if that was computed
+    has happened at this instant; how many rows are in `stopped`; GPUs that the jobs in `runners` have; how many wait;
+    before which of the running jobs all waiting jobs go."""
+    over: Floats  # of every row: when its present slice is over, or the earliest that its number changes, if computed
     worst: Floats  # the number that no running job's exceeds, and the last row with that number
 
 
-def new_preemption_state(gpus: int, nodes: int, rows: int, columns: int) -> PreemptionState:
-    most = gpus + 1
+def new_preemption_state(cluster: Cluster, asked: Ints, nodes: Ints, columns: int) -> PreemptionState:
+    """For jobs that ask for so many GPUs; `nodes` is that of the schedule."""
+    most, rows = cluster.gpus + 1, len(asked)
+    jobs_of = np.bincount(asked)
+    sizes = np.flatnonzero(jobs_of)
     return PreemptionState(
-        queue=new_sorted_queue(rows),
+        queue=new_sorted_jobs(sizes, jobs_of[sizes]),
+        set_of=np.cumsum(jobs_of > 0) - 1,
         running=np.empty(2 * most, np.int64),
         loose=np.empty(most, np.int64),
-        runners=new_sorted_queue(most),
+        runners=new_sorted_jobs(np.ones(1, np.int64), np.array([most])),
         drops=new_ends(most, rows),
         keys=np.empty(most),
         others=np.empty(most, np.int64),
-        begins=np.empty(most, np.int64),
-        ends=np.empty(most, np.int64),
-        bins=np.empty(most, np.int64),
+        holders=Holders(
+            np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64), nodes, np.empty(0)
+        ),
         victim=np.zeros(most, np.int64),
         stopped=np.empty(most, np.int64),
-        held=np.zeros(nodes, np.int64),
-        idle=np.zeros(nodes, np.int64),
+        held=np.zeros(len(cluster.nodes), np.int64),
+        idle=np.zeros(len(cluster.nodes), np.int64),
         values=np.empty((max(columns, 1), most)),
         key=np.empty(rows),
-        counts=np.zeros(6, np.int64),
-        waiting_of=np.zeros(most, np.int64),
+        counts=np.zeros(8, np.int64),
         over=np.full(rows, -np.inf),
         worst=np.array([-np.inf, -1.0]),
     )
@@ -170,44 +171,36 @@ def take_from(
     strict: bool,
 ) -> None:
     """Let the queue take what it needs from what is idle and from these running jobs, which are in rank order."""
-    queue, n = state.queue, len(rows)
-    first, last = queue.span[0], queue.span[1]
-    ahead = before(queue.keys[first], queue.rows[first], keys, rows)  # of all waiting jobs: they are left alone
-    for h in range(ahead):
-        state.victim[h] = 0
-    end = 0
+    queue, holders, n = state.queue, state.holders, len(rows)
+    best = queue.at[from_the_first(queue)]
+    ahead = before(queue.keys[best], queue.rows[best], keys, rows)  # of all waiting jobs: they are left alone
     for h in range(ahead, n):
         state.victim[h] = 0
-        state.begins[h] = end
-        for i in range(schedule.offset[rows[h]], schedule.offset[rows[h] + 1]):
-            state.bins[end] = schedule.nodes[i]
-            end += 1
-        state.ends[h] = end
+        holders.rows[h - ahead] = rows[h]
+        holders.begins[h - ahead] = schedule.offset[rows[h]]
+        holders.ends[h - ahead] = schedule.offset[rows[h] + 1]
     for b in range(len(state.held)):
         state.held[b] = 0
-    holders = Holders(rows[ahead:], state.begins[ahead:n], state.ends[ahead:n], state.bins, state.over[:0])
+    forget_limits(starts.limits)
     choose_victims(
-        queue.rows[first:last], queue.keys[first:last], holders, keys[ahead:], strict, site, starts,
-        state.victim[ahead:n], state.held, state.bins[:end],
-    )  # fmt: skip
+        queue, holders, keys[ahead:], strict, site, starts, state.victim[ahead:n], state.held, schedule.nodes
+    )
+    state.counts[7] = ahead
 
 
 def any_job_fits(rows: Ints, keys: Floats, behind: int, free: int, state: PreemptionState, facts: JobColumns) -> bool:
     """Whether any waiting job could find room in what is idle and what those behind it have (all: `behind`)."""
-    queue, waiting_of = state.queue, state.waiting_of
-    if asks_for_at_most(free, waiting_of):
-        return True
-    if not asks_for_at_most(free + behind, waiting_of):
-        return False
-    h, n = 0, len(rows)
-    for i in range(queue.span[0], queue.span[1]):
-        while h < n and keys[h] < queue.keys[i]:
-            behind -= facts.gpus[rows[h]]
-            h += 1
-        if h == n:
+    queue = state.queue
+    for s in range(len(queue.gpus)):
+        if queue.gpus[s] > free + behind:
             return False
-        if facts.gpus[queue.rows[i]] <= free + behind:
-            return True
+        if queue.first[s] < queue.last[s]:  # of jobs of one size, the first has the most behind it
+            h, lacks = len(rows) - 1, queue.gpus[s] - free
+            while lacks > 0 and h >= 0 and keys[h] >= queue.keys[queue.first[s]]:
+                lacks -= facts.gpus[rows[h]]
+                h -= 1
+            if lacks <= 0:
+                return True
     return False
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.loops.backfill import NO_LIMIT, Starts, backfill, fill, shadow_time
+from gpuyard.core.loops.backfill import NO_LIMIT, Starts, backfill, fill, forget_limits, shadow_time
 from gpuyard.core.loops.conservative import conserve
 from gpuyard.core.loops.formulas import ENDLESS, LENGTHS, OVERDUE
 from gpuyard.core.loops.pool import Floats, Ints, Site
@@ -281,7 +281,7 @@ def _begin_best(scoring: ScoringState, site: Site, discipline: int, scorer: Scor
     """
     waiting, schedule, starts = scoring.waiting, scoring.schedule, scoring.starts
     skip = discipline == SKIP
-    limit = NO_LIMIT
+    forget_limits(starts.limits)
     scored = False
     while waiting.counts[0] > 0 and scoring.wrong[0] < 0:
         if not scored:
@@ -289,12 +289,12 @@ def _begin_best(scoring: ScoringState, site: Site, discipline: int, scorer: Scor
             scored = True
         if discipline == CONSERVATIVE:
             return -1
-        row = best_of(scoring.facts, waiting, min(schedule.free[0], limit - 1) if skip else NO_LIMIT)
+        row = best_of(scoring.facts, waiting, schedule.free[0] if skip else NO_LIMIT, starts.limits)
         if row < 0:
             return -1
         waiting.near[0] = row
         if site.demand.gpus[row] <= schedule.free[0]:
-            limit = fill(waiting.near[:1], not skip, limit, site, starts)
+            fill(waiting.near[:1], not skip, site, starts)
         if starts.size[0] > 0:
             _let_begin(scoring, site, now)
             scored = not scoring.with_features
@@ -309,7 +309,7 @@ def _keep_head(scoring: ScoringState, site: Site, now: float) -> int:
     if row < 0 or site.demand.gpus[row] > scoring.schedule.free[0]:
         return row
     scoring.waiting.near[0] = row
-    fill(scoring.waiting.near[:1], True, NO_LIMIT, site, scoring.starts)
+    fill(scoring.waiting.near[:1], True, site, scoring.starts)
     if scoring.starts.size[0] == 0:
         return row
     _let_begin(scoring, site, now)
@@ -343,7 +343,8 @@ def _before_shadow(scoring: ScoringState, site: Site, now: float) -> None:
             n += 1
     if n > 0:
         sort_rows(waiting.near_keys, waiting.near, n, waiting.spare_keys, waiting.spare)
-        fill(waiting.near[:n], False, NO_LIMIT, site, scoring.starts)
+        forget_limits(scoring.starts.limits)
+        fill(waiting.near[:n], False, site, scoring.starts)
 
 
 def _behind(head: int, scoring: ScoringState, site: Site, later: Site, now: float) -> None:

@@ -14,7 +14,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuyard.core.loops.backfill import NO_LIMIT, Holders, Starts, backfill, fill, new_starts, shadow_time, wait_for
+from gpuyard.core.loops.backfill import (
+    Holders,
+    Starts,
+    backfill,
+    fill,
+    forget_limits,
+    is_too_large,
+    new_starts,
+    note_too_large,
+    shadow_time,
+    wait_for,
+)
 from gpuyard.core.loops.conservative import conserve
 from gpuyard.core.loops.pool import Demand, Floats, Ints, Site, copy_counts
 from gpuyard.sim.kernel.schedule import (
@@ -136,14 +147,14 @@ def take_out(order: Order, row: int) -> None:
     order.waiting[0] -= 1
 
 
-def first_row(order: Order, most: int) -> int:
-    """The best waiting row that asks for at most `most` GPUs; -1 if there is none."""
+def first_row(order: Order, most: int, limits: Ints) -> int:
+    """The best waiting row that asks for at most `most` GPUs, and is not too large; -1 if there is none."""
     best = -1
     rank = NONE
     for s in range(len(order.size)):
         if order.size[s] > most:
             break
-        if order.front_rank[s] < rank:
+        if order.front_rank[s] < rank and not is_too_large(order.size[s], limits):
             rank = order.front_rank[s]
             best = order.front[s]
     return best
@@ -193,22 +204,23 @@ def run_in_order(
 def _plan_in_order(
     work: Work, order: Order, site: Site, schedule: Schedule, starts: Starts, notes: Notes, rules: Rules, now: float
 ) -> None:
-    discipline, limit = rules.discipline, NO_LIMIT
+    discipline = rules.discipline
+    forget_limits(starts.limits)
     while order.waiting[0] > 0:
-        most = min(limit - 1, schedule.free[0]) if discipline == SKIP else NONE
-        row = notes.head[0] if notes.head[0] >= 0 else first_row(order, most)
+        most = schedule.free[0] if discipline == SKIP else NONE
+        row = notes.head[0] if notes.head[0] >= 0 else first_row(order, most, starts.limits)
         if row < 0 or row == notes.stuck[0]:
             break
         if _start_one(row, work, order, site, schedule, starts, notes, now):
             notes.head[0] = -1
             take_out(order, row)
             continue
-        limit = site.demand.gpus[row]
         if discipline == COMMIT:
             notes.head[0] = row
         if discipline != SKIP:
             notes.stuck[0] = row
             break
+        note_too_large(site.demand.gpus[row], site, starts.limits)
 
 
 def _start_one(
@@ -218,7 +230,7 @@ def _start_one(
     starts.size[0] = 0
     if site.demand.gpus[row] <= schedule.free[0]:
         at = order.begin[order.set_of[row]] + order.at[row]
-        fill(order.row_at[at : at + 1], True, NO_LIMIT, site, starts)
+        fill(order.row_at[at : at + 1], True, site, starts)
         if starts.size[0] > 0:
             notes.begun[0] += 1
             give_gpus(schedule, row, starts.bins[: starts.ends[0]], site.code, site.salt)
@@ -308,7 +320,8 @@ def run_backfilling(
             for i in range(n):
                 state.ranks[i] = found[i]  # first come, first served
             sort_rows(state.ranks, found, n, state.spare_ranks, state.spare_rows)
-            fill(found[:n], False, NO_LIMIT, site, starts)
+            forget_limits(starts.limits)
+            fill(found[:n], False, site, starts)
         else:
             if known == 0 or is_any_late(expected, now):
                 shadow = reserve_for(head, expected, schedule.nodes, now, site, later)
@@ -335,12 +348,13 @@ def _start_heads(
     """
     begun = 0
     head = -1
+    forget_limits(starts.limits)
     while order.waiting[0] > 0:
-        row = kept if kept >= 0 else first_row(order, NONE)
+        row = kept if kept >= 0 else first_row(order, NONE, starts.limits)
         kept = -1
         if site.demand.gpus[row] <= schedule.free[0] and row != stuck:
             at = order.begin[order.set_of[row]] + order.at[row]
-            fill(order.row_at[at : at + 1], True, NO_LIMIT, site, starts)
+            fill(order.row_at[at : at + 1], True, site, starts)
         if starts.size[0] == 0:
             head = row
             break
