@@ -22,7 +22,7 @@ with socket.socket(*((socket.AF_UNIX,) if "/" in sys.argv[1] else ())) as line:
 
 
 def _port(door: Door) -> str:
-    return door.url.rpartition(":")[2]
+    return str(door.url.rpartition(":")[2])
 
 
 def test_a_notification_is_not_sent_to_the_daemon_itself(home: Door) -> None:

@@ -13,6 +13,7 @@ from gpuyard.cli.jobs.batch_results import keep_logs
 from gpuyard.client.client import Client
 from gpuyard.core.events import Event, Exited, Opened, Placed, Preempted, Requeued, Started, Submitted
 from gpuyard.core.model import Cluster, Request
+from gpuyard.daemon.jobs.progress_reader import Expected
 from gpuyard.daemon.store.batch_history import batch_log
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record
@@ -53,7 +54,7 @@ def test_a_job_tells_how_long_it_ran_before(store: Store) -> None:
     told = job_json(view)
     assert told["ran_before"] == 4.0
     assert "ran_before" not in (told["measured"] or {})
-    assert columns_json([view], [None], [None], [0.0])["ran_before"] == [4.0]
+    assert columns_json([view], [None], [None], [Expected()], [0.0])["ran_before"] == [4.0]
     assert outcome(view)["seconds"] == 7.0
 
 

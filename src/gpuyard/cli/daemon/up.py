@@ -123,7 +123,9 @@ def warn_of_variables() -> None:
         output.say(f"gpuyard: warning: {sentence}")
 
 
-def start(settings: Settings, client: Client, options: StartOptions, accept_loss: bool) -> tuple[dict[str, Any], bool]:
+def start(
+    settings: Settings, client: Client, options: StartOptions, accept_loss: bool = False
+) -> tuple[dict[str, Any], bool]:
     command = [sys.executable, "-P", "-m", "gpuyard", "serve"]
     command += ["--data-dir", str(settings.data_dir), "--socket", str(settings.socket)]
     for name, value in options.flags().items():

@@ -202,7 +202,13 @@ class JobRoutes:
     )  # fmt: skip
     async def requeue(self, job: str) -> Response:
         """Ask a running job to end; it waits again then, and its next attempt has the same id."""
-        await self._context.ask(tasks.each(self._lookup.open_ids(job), self._context.commands.requeue))
+        ids = await asyncio.to_thread(self._lookup.open_ids, job)
+
+        def requeue_all() -> None:
+            for id in ids:
+                self._context.commands.requeue(id)
+
+        await self._context.ask(requeue_all)
         return await self._lookup.one(job)
 
     @Route(
