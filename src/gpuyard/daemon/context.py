@@ -262,7 +262,7 @@ class BackgroundThread(ABC):
         while True:
             self._wake.clear()
             if self._over.is_set():  # after that: who ends us sets this first
-                return
+                return self._end()
             self._move()
             try:
                 rest, self.problem = self._step(), ""
@@ -279,6 +279,9 @@ class BackgroundThread(ABC):
             expected = isinstance(error, GpuyardError | OSError | sqlite3.Error)
             text = "the %s thread cannot go on, and tries again in %.0f s: %s"
             log.error(text, self.name, self.retry, self.problem, exc_info=None if expected else error)
+
+    def _end(self) -> None:  # noqa: B027
+        """What this thread is to do last."""
 
     def _move(self) -> None:
         """Note that a step comes on."""

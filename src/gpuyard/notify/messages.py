@@ -133,8 +133,7 @@ class Trigger:
 class LogReader:
     def __init__(self, database: Path) -> None:
         self.reader = Reader(database)
-        name = f"file:{quote(str(database))}?mode=ro"
-        self._connection = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
+        self._connection = sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True, isolation_level=None)
 
     def close(self) -> None:
         self.reader.close()

@@ -92,10 +92,12 @@ class Dispatcher(BackgroundThread):
         self._sender.stop()
         self._senders.shutdown(wait=True, cancel_futures=True)
         super().stop()
-        if self._reading is not None:
-            self._reading.close()
+
+    def _end(self) -> None:
         if self._seq is not None:
             self._keep(self._seq, [])
+        if self._reading is not None:
+            self._reading.close()
 
     def _step(self) -> float:
         self._reading = self._reading or LogReader(self._sources.database)

@@ -24,7 +24,7 @@ from fastapi import FastAPI
 from gpuyard import __version__
 from gpuyard.config import NO_PORT, PORT, Settings
 from gpuyard.daemon.background.dcgm import JobMapping
-from gpuyard.daemon.background.retention import Retention
+from gpuyard.daemon.background.retention import MemoryTrimmer, Retention
 from gpuyard.daemon.background.store_watch import SMALL, StoreWatch
 from gpuyard.daemon.context import BackgroundThread
 from gpuyard.daemon.devices.machine import Machine
@@ -195,6 +195,7 @@ def _background_threads(daemon: Daemon, server: Server) -> list[BackgroundThread
     threads += [
         server.auth.audit,
         Retention(daemon.context, settings),
+        MemoryTrimmer(),
         SimulatedLoad(daemon.context, daemon.declared, daemon.ooms.ran_out),
         server.interference,
         server.recorder,

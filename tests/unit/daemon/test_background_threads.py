@@ -11,10 +11,11 @@ from tests.yard import PATIENCE, until
 
 from gpuyard.admin import doctor
 from gpuyard.daemon import context
+from gpuyard.daemon.background import retention
 from gpuyard.daemon.background.dcgm import JobMapping
 from gpuyard.daemon.background.interference import Interference
 from gpuyard.daemon.background.recorder import Recorder
-from gpuyard.daemon.background.retention import Retention
+from gpuyard.daemon.background.retention import MemoryTrimmer, Retention
 from gpuyard.daemon.context import BackgroundThread
 from gpuyard.daemon.devices.simulation import SimulatedLoad
 from gpuyard.notify.service import Dispatcher
@@ -98,7 +99,19 @@ def test_one_that_fails_is_stuck_or_dead_can_be_seen(monkeypatch: pytest.MonkeyP
         one.stop()
 
 
+def test_memory_is_given_back_where_much_was_taken_or_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = iter([100, 110, 500, 490, 300, 170, 180])  # MiB: at first, grown a little, much, trimmed, shrunk, trimmed
+    monkeypatch.setattr(retention, "resident", lambda: next(sizes) * 2**20)
+    trimmer, trimmed = MemoryTrimmer(), []
+    monkeypatch.setattr(trimmer, "_trim", trimmed.append)
+    counts = []
+    for _ in range(4):
+        trimmer._step()
+        counts.append(len(trimmed))
+    assert counts == [0, 1, 2, 2]
+
+
 def test_every_thread_beside_the_daemon_is_one_of_these() -> None:
-    for kind in (AuditLog, Retention, SimulatedLoad, Interference, Recorder, JobMapping, Dispatcher):
+    for kind in (AuditLog, Retention, SimulatedLoad, Interference, Recorder, JobMapping, Dispatcher, MemoryTrimmer):
         assert issubclass(kind, BackgroundThread)
         assert kind._run is BackgroundThread._run

@@ -1,4 +1,4 @@
-"""What is kept of jobs that are over, and for how long.
+"""What is kept of jobs that are over, and for how long; and memory that nothing is kept in.
 
 A thread of its own looks at the start, and every hour after that. It removes files by itself; rows of the store it has
 removed by the yard's thread, which alone may write, in bites of a few milliseconds with long pauses between them. Files
@@ -7,7 +7,9 @@ go before the rows that tell of them, a job's rows all at once, so whatever is c
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -28,6 +30,8 @@ _BITE = 50  # jobs; about 5 ms of the loop's time
 _IDLE = 20  # times as long as a step took passes before the next: 5 % of the loop's time at most
 _LOOKED_UP = 500
 _SHORT = 0.005
+_TRIM_EVERY = 10.0
+_WORTH = 32 * 2**20  # bytes more, or less, than the last time: then much may be free
 
 
 class Stopped(Exception):
@@ -45,6 +49,26 @@ def check_kept(settings: Settings, view: JobView, attempt: int) -> None:
     old = settings.keep_logs and view.ended is not None and view.ended < time.time() - settings.keep_logs
     kept = f"it is kept for {format_duration(settings.keep_logs)} after a job's end (setting keep_logs)"
     raise Removed(f"the output of job {view.id} is gone: {kept if old else f'its files were in {settings.jobs_dir}'}")
+
+
+class MemoryTrimmer(BackgroundThread):
+    """Gives freed memory back to the system: the C library keeps what a large array, or a large answer, took."""
+
+    def __init__(self) -> None:
+        super().__init__("memory")
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other libraries than glibc have none
+        self._last = resident()  # bytes, after the last time
+
+    def _step(self) -> float:
+        if self._trim is not None and abs(resident() - self._last) > _WORTH:
+            self._trim(0)
+            self._last = resident()
+        return _TRIM_EVERY
+
+
+def resident() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 class Retention(BackgroundThread):
