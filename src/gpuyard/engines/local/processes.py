@@ -157,7 +157,7 @@ def age(process: Process) -> float:
 def reap(number: int, kind: int = os.P_PIDFD, options: int = 0) -> int | None:
     """The exit code of a child that has ended, -n if signal n ended it; None if it was not our child."""
     try:
-        result = os.waitid(kind, number, os.WEXITED | os.WNOHANG | options)  # type: ignore[call-overload]
+        result = os.waitid(kind, number, os.WEXITED | os.WNOHANG | options)
     except ChildProcessError:
         return None
     if result is None:
