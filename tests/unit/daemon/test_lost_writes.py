@@ -155,9 +155,7 @@ def test_recovery_keeps_tasks_with_what_they_share_and_long_requests(place: Sett
     for number in (11, 12):
         key, content = hashed({**WORK["work"], "name": f"array{number}"})
         details = {"work": {**WORK["work"], "name": f"array{number}", "shared": key}}
-        store.append(
-            [Record(Submitted(20.0, f"{number}_0", Request(array=str(number))), {"work": work})], {key: content}
-        )
+        store.append([Record(Submitted(20.0, f"{number}_0", Request(array=str(number))), details)], {key: content})
     store.append([], intents={1: Intent(3, '{"kind":"hold"}')})
     store.close()
     with closing(sqlite3.connect(place.database)) as connection, connection:

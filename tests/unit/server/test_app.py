@@ -37,6 +37,7 @@ async def _ask(path: str, error: Exception) -> tuple[int, dict[str, Any]]:
         listeners=[],
         engine=SimpleNamespace(owner=lambda pid: None),
         commands=None,
+        bulk=SimpleNamespace(),
         context=None,
         ask=lambda command, changes: failed,
     )
@@ -106,7 +107,11 @@ def test_every_route_is_in_the_contract() -> None:
             cast(
                 Any,
                 SimpleNamespace(
-                    listeners=[], engine=SimpleNamespace(owner=lambda pid: None), commands=None, context=None
+                    listeners=[],
+                    engine=SimpleNamespace(owner=lambda pid: None),
+                    commands=None,
+                    bulk=SimpleNamespace(),
+                    context=None,
                 ),
             ),
             HERE,
