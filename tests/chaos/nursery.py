@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuyard import faults
+from gpuyard import files
 from gpuyard.config import settings
 from gpuyard.core.model import Request
 from gpuyard.daemon.commands import NotNow
@@ -191,8 +191,8 @@ def main() -> None:
         if pid == 0:
             status = 1
             try:
-                faults._faults = faults.Faults(order["environment"])
-                faults._wanted = faults._faults.wanted
+                files._faults = files.Faults(order["environment"])
+                files._wanted = files._faults.wanted
                 live(Path(order["place"]), order["story"])
                 status = 0
             except BaseException:

@@ -26,8 +26,7 @@ from gpuyard.config import Settings
 from gpuyard.daemon.store.database import BESIDE, VERSION, HighWater, integrity, name_aside, set_aside
 from gpuyard.engines.local import output, stored_attempts
 from gpuyard.errors import UserError
-from gpuyard.faults import point
-from gpuyard.files import replacing
+from gpuyard.files import point, replacing
 from gpuyard.spec.notation import number_of
 
 FORMAT = 1

@@ -29,6 +29,7 @@ from gpuyard.errors import GpuyardError, UserError
 
 _EVENTS = ("seq", "at", "kind", "job", "attempt", "data")
 _MESSAGE = "cancelled: what happened after it was submitted could not be read from a damaged store; see its output"
+_OTHERS = {"environments": "hash", "answers": "user", "runs": "job", "intents": "number"}  # tables by their keys
 _FARTHEST = 2**32  # events, where the mark is lost too
 
 Numbered = tuple[int, Record]
@@ -55,12 +56,13 @@ def recover(settings: Settings) -> Recovered:
     try:
         with closing(read_only(database)) as source:
             found = list(_events(source, expected))
-            kept, cancelled = sensible(found)
+            environments = {key for key, _ in _rows(source, "environments", "hash", ["hash", "content"])}
+            kept, cancelled = sensible([one for one in found if _shared(one[1]) in environments | {None}])
             if not kept:
                 raise UserError(f"nothing can be read of the log in {database}; {advice}")
             with closing(open_store(draft)) as target:
                 _insert(target, "events", _EVENTS, [(seq, *encode(record)) for seq, record in kept])
-                for table, key in (("environments", "hash"), ("answers", "user"), ("runs", "job")):
+                for table, key in _OTHERS.items():
                     columns = [name for _, name, *_ in target.execute(f"PRAGMA table_info({table})")]
                     _insert(target, table, columns, _rows(source, table, key, columns))
             over = [row for row in _rows(source, "jobs", "number", views.COLUMNS) if row[views.COLUMNS.index("ended")]]
@@ -137,6 +139,12 @@ def _decoded(row: Row) -> Record | None:
         return decode(row)
     except (GpuyardError, ValueError, LookupError, TypeError):
         return None
+
+
+def _shared(record: Record) -> str | None:
+    """The hash of what a task shares with others of its array, without which it makes no sense."""
+    key: str | None = record.details.get("work", {}).get("shared")
+    return key
 
 
 def _next(source: sqlite3.Connection, after: int, end: int) -> int:

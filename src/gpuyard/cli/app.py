@@ -53,7 +53,7 @@ class Commands(LazyGroup):
                 "jobs.edit:clone", "Queue the same command once more, with the same environment, and with changes."
             ),
             "retry": Entry(
-                "jobs.edit:retry", "Queue a job that is over once more; of an array, the tasks that did not succeed."
+                "jobs.edit:retry", "Queue jobs that are over once more; of an array, the tasks that did not succeed."
             ),
             "requeue": Entry("jobs.edit:requeue", "Stop a running job, and let it wait again; it keeps its id."),
             "wait": Entry("jobs.logs:wait", "Wait until jobs are over; the exit code tells how they ended."),

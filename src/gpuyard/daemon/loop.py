@@ -55,7 +55,7 @@ from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record
 from gpuyard.engines.base import Ended, Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report
 from gpuyard.errors import GpuyardError, UserError, is_passing
-from gpuyard.faults import point
+from gpuyard.files import point
 
 log = logging.getLogger("gpuyard")
 _RETRY = 1.0  # seconds between attempts to write where that failed

@@ -18,13 +18,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from gpuyard import faults
 from gpuyard.engines.base import EngineError
 from gpuyard.engines.local import privileges, processes
 from gpuyard.engines.local.accounts import Account
 from gpuyard.engines.local.wrapper import passes
 from gpuyard.errors import UserError
-from gpuyard.files import write_atomically
+from gpuyard.files import point, write_atomically
 
 _MOST_SAID = 2000  # bytes of what it printed that are worth telling
 _NEEDLESS = re.compile(r"[\x00-\x1f\x7f]+")
@@ -215,11 +214,11 @@ class Control:
         except OSError as error:
             raise EngineError(f"cannot make {error.filename}: {error.strerror}") from error
         self.write()
-        faults.point("mps:recorded")
+        point("mps:recorded")
         self._reap()
         kept = "kept" if self._members() else ""
         self._send(["/bin/sh", "-c", _START, "gpuyard", found, *self.variables.values(), kept])
-        faults.point("mps:started")
+        point("mps:started")
         self.phase, self.problem = Phase.STARTING, ""
 
     def _make_folders(self) -> None:
@@ -310,7 +309,7 @@ class Control:
         self.phase, self._deadline = Phase.QUITTING, now + PATIENCE
         try:
             self._send([program()], b"quit\n")
-            faults.point("mps:quit")
+            point("mps:quit")
         except (UserError, EngineError) as error:
             logger.warning("the control daemon of MPS on GPU %d cannot be asked to end: %s", self.gpu, error)
             self._kill(now)

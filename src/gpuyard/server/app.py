@@ -55,9 +55,8 @@ from gpuyard.server.routes.limits import LimitRoutes
 from gpuyard.server.routes.notifications import NotificationRoutes, Notifications
 from gpuyard.server.routes.policies import PolicyRoutes
 from gpuyard.server.routes.recordings import RecordingRoutes
-from gpuyard.server.routes.sessions import SessionRoutes
 from gpuyard.server.routes.statistics import StatisticsRoutes
-from gpuyard.server.routes.tokens import TokenRoutes
+from gpuyard.server.routes.tokens import SessionRoutes, TokenRoutes
 from gpuyard.server.routes.watchmen import WatchmenRoutes
 from gpuyard.server.routing import add_routes, declaration_of, job_guard
 from gpuyard.server.stream.event_stream import EventHub, EventRoutes

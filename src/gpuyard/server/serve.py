@@ -24,8 +24,7 @@ from fastapi import FastAPI
 from gpuyard import __version__
 from gpuyard.config import NO_PORT, PORT, Settings
 from gpuyard.daemon.background.dcgm import JobMapping
-from gpuyard.daemon.background.retention import MemoryTrimmer, Retention
-from gpuyard.daemon.background.store_watch import SMALL, StoreWatch
+from gpuyard.daemon.background.retention import SMALL, MemoryTrimmer, Retention, StoreWatch
 from gpuyard.daemon.context import BackgroundThread
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.devices.simulation import SimulatedLoad

@@ -13,12 +13,12 @@ import pytest
 from tests.contract.engine import Watch, alive
 from tests.localengine import folder_of
 
-from gpuyard import faults
+from gpuyard import files
 from gpuyard.engines.base import Ended, NeverBegan, Running, Task
 from gpuyard.engines.local import processes, wrapper
 from gpuyard.engines.local.local_engine import LocalEngine
 
-SOURCES = Path(faults.__file__).parents[1]
+SOURCES = Path(files.__file__).parents[1]
 DAEMON = """
 import sys
 from pathlib import Path

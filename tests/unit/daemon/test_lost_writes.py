@@ -8,6 +8,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,9 @@ from gpuyard.admin import recovery
 from gpuyard.config import Settings, settings
 from gpuyard.core.events import Exited, Opened, Placed, Started, Submitted
 from gpuyard.core.model import Cluster, Request
-from gpuyard.daemon.background.store_watch import StoreWatch
+from gpuyard.daemon.background.retention import StoreWatch
 from gpuyard.daemon.store.database import HighWater, Mark, StoreBehind, integrity
-from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.log import Intent, Store, hashed
 from gpuyard.daemon.store.records import Record
 from gpuyard.spec.work import Work
 
@@ -149,6 +150,24 @@ def test_a_sound_store_loses_nothing_by_recovery(place: Settings) -> None:
     check_projections(place.database)
 
 
+def test_recovery_keeps_tasks_with_what_they_share_and_long_requests(place: Settings) -> None:
+    store = Store(place.database)
+    for number in (11, 12):
+        key, content = hashed({**WORK["work"], "name": f"array{number}"})
+        details = {"work": {**WORK["work"], "name": f"array{number}", "shared": key}}
+        store.append([Record(Submitted(20.0, f"{number}_0", Request(array=str(number))), details)], {key: content})
+    store.append([], intents={1: Intent(3, '{"kind":"hold"}')})
+    store.close()
+    with closing(sqlite3.connect(place.database)) as connection, connection:
+        connection.execute("DELETE FROM environments WHERE hash = ?", (key,))
+    found = recovery.recover(place)
+    assert (found.jobs, found.dropped) == (11, 1)
+    saved = Store(place.database, accept_loss=True)
+    assert saved.open["11_0"].work["command"] == list(WORK["work"]["command"])
+    assert saved.unfinished() == [(1, 3, {"kind": "hold"})]
+    saved.close()
+
+
 def test_rows_that_make_no_sense_are_damage(place: Settings) -> None:
     store = Store(place.database)
     assert integrity(place.database, thorough=False) == ""
@@ -166,7 +185,7 @@ def test_an_upgrade_is_logged_and_keeps_a_copy(tmp_path: Path, caplog: pytest.Lo
     connection.close()
     with caplog.at_level(logging.INFO, "gpuyard"):
         Store(path).close()
-    assert f"upgraded {path} from version 4 to 5; a copy of the former is {path}.version-4" in caplog.text
+    assert f"upgraded {path} from version 4 to 6; a copy of the former is {path}.version-4" in caplog.text
     with sqlite3.connect(f"{path}.version-4") as copy:
         assert copy.execute("PRAGMA user_version").fetchone() == (4,)
         assert copy.execute("SELECT count(*) FROM events").fetchone() == rows

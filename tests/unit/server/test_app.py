@@ -37,6 +37,7 @@ async def _ask(path: str, error: Exception) -> tuple[int, dict[str, Any]]:
         listeners=[],
         engine=SimpleNamespace(owner=lambda pid: None),
         commands=None,
+        bulk=SimpleNamespace(),
         context=None,
         bulk=SimpleNamespace(),
         ask=lambda command, changes: failed,
@@ -107,7 +108,11 @@ def test_every_route_is_in_the_contract() -> None:
             cast(
                 Any,
                 SimpleNamespace(
-                    listeners=[], engine=SimpleNamespace(owner=lambda pid: None), commands=None, context=None
+                    listeners=[],
+                    engine=SimpleNamespace(owner=lambda pid: None),
+                    commands=None,
+                    bulk=SimpleNamespace(),
+                    context=None,
                 ),
             ),
             HERE,

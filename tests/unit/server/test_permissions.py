@@ -41,7 +41,7 @@ ADMIN = {
 
 
 async def _routes() -> list[APIRoute]:
-    yard = cast(Any, SimpleNamespace(listeners=[], engine=None, commands=None, context=None))
+    yard = cast(Any, SimpleNamespace(listeners=[], engine=None, commands=None, bulk=SimpleNamespace(), context=None))
     server = Server(yard, Settings(Path("/x"), Path("/x/s")), lambda: None)
     return [route for route in make_app(server).routes if isinstance(route, APIRoute)]
 

@@ -125,6 +125,7 @@ def test_without_file_descriptors_a_listener_rests(monkeypatch: pytest.MonkeyPat
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(socket.socket, "accept", fail)
+    monkeypatch.setattr(sockets, "_PAUSE", PATIENCE)
     with listen_on("127.0.0.1", 0) as listener:
         with pytest.raises(OSError, match="Too many open files"):
             listener.accept()

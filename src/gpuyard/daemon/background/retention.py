@@ -1,4 +1,4 @@
-"""What is kept of jobs that are over, and for how long; and memory that nothing is kept in.
+"""What is kept of jobs that are over, and for how long; whether the store keeps it; memory that nothing is kept in.
 
 A thread of its own looks at the start, and every hour after that. It removes files by itself; rows of the store it has
 removed by the yard's thread, which alone may write, in bites of a few milliseconds with long pauses between them. Files
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import resource
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,6 +20,8 @@ from functools import partial
 from gpuyard.config import Settings
 from gpuyard.daemon.commands import KEPT
 from gpuyard.daemon.context import BackgroundThread, Context
+from gpuyard.daemon.store.database import BESIDE, damaged, examine, is_damage
+from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.local import stored_attempts
@@ -32,6 +36,10 @@ _LOOKED_UP = 500
 _SHORT = 0.005
 _TRIM_EVERY = 10.0
 _WORTH = 32 * 2**20  # bytes more, or less, than the last time: then much may be free
+_SYNC = 5.0  # seconds between looks at the files
+_CHECK_EVERY = 6 * 3600.0  # seconds between checks of all pages
+_SELDOM = 200  # times as long as a check took passes before the next: 0.5 % of one core at most
+SMALL = 2**26  # bytes of a store that is checked before a daemon starts, which takes a tenth of a second
 
 
 class Stopped(Exception):
@@ -187,3 +195,45 @@ class Retention(BackgroundThread):
         self._move()
         if self._over.wait(seconds):
             raise Stopped
+
+
+class StoreWatch(BackgroundThread):
+    """Brings the store's mark to the disk, and finds damage before somebody needs what is lost."""
+
+    def __init__(self, store: Store, tell: Callable[[str], None]) -> None:
+        super().__init__("store")
+        self._store, self._tell = store, tell
+        self._files = self._numbers()
+        self._check_at = 0.0
+
+    def _step(self) -> float:
+        self._store.mark.sync()
+        if problem := self.replaced() or (time.monotonic() >= self._check_at and self.check()) or "":
+            self._tell(problem)
+        return _SYNC
+
+    def check(self) -> str:
+        """What is wrong with the store, as a sentence; empty if nothing is."""
+        began = time.monotonic()
+        try:
+            problem = examine(self._store.path, thorough=False)
+        except sqlite3.Error as error:  # that it cannot be read now, is told by those who need it
+            problem = str(error) if is_damage(error) else ""
+        now = time.monotonic()
+        self._check_at = now + max(_CHECK_EVERY, _SELDOM * (now - began))
+        return damaged(self._store.path, problem) if problem else ""
+
+    def replaced(self) -> str:
+        """Which of the files that we write to is no longer the one under its name; empty if all are."""
+        for path, number in self._numbers().items():
+            if self._files[path] and number != self._files[path]:
+                way = "gpuyard down && gpuyard up writes what the daemon still holds"
+                if path == str(self._store.path):
+                    way = f"its content can be copied from /proc/{os.getpid()}/fd until the daemon ends"
+                return f"{path} was deleted or replaced while the daemon runs, and nothing is kept any more; {way}"
+        return ""
+
+    def _numbers(self) -> dict[str, int]:
+        """The inode of each file; 0 if there is none."""
+        paths = (f"{self._store.path}{ending}" for ending in ("", BESIDE[0]))
+        return {path: os.stat(path).st_ino if os.path.exists(path) else 0 for path in paths}

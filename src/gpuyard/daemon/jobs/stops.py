@@ -18,7 +18,7 @@ from gpuyard.core.model import Phase
 from gpuyard.core.plan import Plan, Start
 from gpuyard.daemon.context import Context
 from gpuyard.engines.base import Ended, Engine
-from gpuyard.faults import point
+from gpuyard.files import point
 
 
 class TimeLimits:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.faults import point
+from gpuyard.files import point
 
 VERSION = 6
 WAY_OUT = "gpuyard restore FILE puts a backup in its place, gpuyard recover saves what can be read of it"

@@ -44,7 +44,7 @@ from gpuyard.daemon.store.reader import Answered, Queries
 from gpuyard.daemon.store.records import Record, Row, decode, encode
 from gpuyard.daemon.store.views import JobView, fold_view, shifted
 from gpuyard.errors import UserError
-from gpuyard.faults import point
+from gpuyard.files import point
 from gpuyard.spec.notation import number_of
 from gpuyard.spec.work import Work, with_tuples
 

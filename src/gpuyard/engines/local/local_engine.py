@@ -20,13 +20,13 @@ from contextlib import suppress
 from pathlib import Path
 from signal import Signals
 
-from gpuyard import faults
 from gpuyard.engines.base import EngineError, LaunchRefused, NeverBegan, Node, Placement, Report, Task
 from gpuyard.engines.local import folders, output, processes, wrapper
 from gpuyard.engines.local.accounts import account_of
 from gpuyard.engines.local.attempt import WRAPPER_GRACE, LocalAttempt, interrupted, never_ran, start
 from gpuyard.engines.local.cgroups import Cgroup, Membership, cgroups_if
 from gpuyard.engines.local.folders import Folders
+from gpuyard.files import point
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class LocalEngine:
         if (task.job, attempt) in self._runs:
             return
         folder = self._folders.make(task.job, attempt)
-        faults.point("launch:folder")
+        point("launch:folder")
         if wrapper.read_claim(folder) is not None:
             self._reports.append(self.adopt(task.job, attempt))
             return
@@ -90,11 +90,11 @@ class LocalEngine:
         account = account_of(task.user) if task.user else None
         if account is None:
             wrapper.check_directory(task.directory)
-        faults.point("launch:before-cgroup")
+        point("launch:before-cgroup")
         cgroup = self._cgroups.of(task.job, attempt) if self._cgroups else None
         if cgroup:
             cgroup.create()
-        faults.point("launch:before-spawn")
+        point("launch:before-spawn")
         run = LocalAttempt(
             task.job, attempt, folder, 0, cgroup, task.output_limit, account.uid if account else self._uid
         )
@@ -108,7 +108,7 @@ class LocalEngine:
             if cgroup:
                 cgroup.remove()
             raise
-        faults.point("launch:spawned")
+        point("launch:spawned")
         run.ours = True
         run.held = self._watch.add(run.pid)
         self._keep(run)
@@ -121,10 +121,10 @@ class LocalEngine:
         folder = self._folders.make(job, attempt)
         claim = wrapper.await_claim(folder, _CLAIM_PATIENCE)
         if claim is None:
-            faults.point("adopt:before-fence")
+            point("adopt:before-fence")
             if not wrapper.fence(folder):
                 claim = wrapper.await_claim(folder, _CLAIM_PATIENCE)
-            faults.point("adopt:fenced")
+            point("adopt:fenced")
         if isinstance(claim, wrapper.Claim):
             return self._adopt_claimed(job, attempt, folder, claim)
         if claim == wrapper.INCOMPLETE:
@@ -180,7 +180,7 @@ class LocalEngine:
         if run.claim is None:
             with suppress(EngineError):  # if it has not begun, it will not; if the disk is full, it is killed instead
                 wrapper.fence(run.folder)
-        faults.point("stop:fenced")
+        point("stop:fenced")
         run.stop(time.monotonic() + grace, Signals[f"SIG{signal}"])
         self._ending.add(run)
 
@@ -286,7 +286,7 @@ class LocalEngine:
         if self._wrappers.get(run.pid) is run:
             del self._wrappers[run.pid]
         run.held = None
-        faults.point("end:reaped")
+        point("end:reaped")
         self._beginning.discard(run)
         if ran:
             self._ending.add(run)
@@ -297,7 +297,7 @@ class LocalEngine:
         """Its wrapper is gone and did not run the job: another one does, or none may, or it failed."""
         with suppress(EngineError):
             wrapper.fence(run.folder)
-        faults.point("end:fenced")
+        point("end:fenced")
         claim = wrapper.read_claim(run.folder)
         self._forget(run)
         if isinstance(claim, wrapper.Claim):
@@ -373,11 +373,11 @@ class LocalEngine:
             self._kill(run, members, now)
         elif members and (not run.asked or now >= run.ask_again):
             run.ask(now)
-            faults.point("stop:noted")
+            point("stop:noted")
             run.leftovers = len(members) if run.ended else 0
             processes.send(members, run.number, signal.SIGCONT, born=self._census.born)
             run.signal_wrapper(signal.SIGCONT)
-            faults.point("stop:asked")
+            point("stop:asked")
         run.rest(now)
 
     def _kill(self, run: LocalAttempt, members: Sequence[int], now: float) -> None:
@@ -390,7 +390,7 @@ class LocalEngine:
             run.signal_wrapper(signal.SIGKILL)
 
     def _finish(self, run: LocalAttempt) -> None:
-        faults.point("end:cleared")
+        point("end:cleared")
         self._trimmer.trim(run.log, run.limit)
         self._folders.leave_work(run.job)
         self._forget(run)
