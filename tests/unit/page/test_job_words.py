@@ -208,7 +208,7 @@ def test_a_dialog_changes_only_what_was_changed() -> None:
     limited = USUAL | {"time_limit": 7200.0}
     assert job_actions.current_text(job_actions.EDITED[1], limited) == "2h"
     assert job_actions.changes(limited, {"time_limit": " "}, as_it_is) == {"time_limit": None}
-    with pytest.raises(UserError, match="GPUs: 'two' is not a whole number"):
+    with pytest.raises(UserError, match="GPUs: it is a whole number of 1 or more, as in 1, not 'two'"):
         job_actions.changes(USUAL, {"gpus": "two"}, as_it_is)
 
 
