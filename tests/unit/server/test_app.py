@@ -37,7 +37,6 @@ async def _ask(path: str, error: Exception) -> tuple[int, dict[str, Any]]:
         listeners=[],
         engine=SimpleNamespace(owner=lambda pid: None),
         commands=None,
-        bulk=SimpleNamespace(),
         context=None,
         bulk=SimpleNamespace(),
         ask=lambda command, changes: failed,
