@@ -77,7 +77,7 @@ def recover(settings: Settings) -> Recovered:
     return Recovered(len(kept), dropped, kept[-1][0], expected, jobs, cancelled, str(aside))
 
 
-def _rebuild(draft: Path, over: list[Sequence[Any]]) -> int:
+def _rebuild(draft: Path, over: Sequence[Sequence[Any]]) -> int:
     """Make the jobs follow from the log; of those that are over and not in it, the history has the rows."""
     store = Store(draft)
     try:

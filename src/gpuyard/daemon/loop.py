@@ -333,7 +333,8 @@ class Daemon:
                 point("yard:adopted")
         self._reports += self.engine.observe()  # some have ended long ago: that comes before all that happens now
         reports += self._reports
-        steps = [(at, partial(self._outcomes.note, report, now)) for at, report in dated(reports, now)]
+        steps: list[tuple[float, Callable[[], None]]] = []
+        steps += [(at, partial(self._outcomes.note, report, now)) for at, report in dated(reports, now)]
         for _, step in sorted([*steps, *more], key=itemgetter(0)):
             step()
         for row in self.state.running.array.tolist():
