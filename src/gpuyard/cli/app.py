@@ -114,7 +114,8 @@ class Commands(LazyGroup):
                 "daemon.status:interference", "Tell which jobs slow each other down when they share a GPU."
             ),
             "quota": Entry(
-                "daemon.sharing_rules:quota", "Show or set what people may have: GPUs at once, GPU-hours a week."
+                "daemon.sharing_rules:quota",
+                "Show or set what people may have: GPUs at once, GPU-hours a week, queued jobs.",
             ),
             "share": Entry("daemon.sharing_rules:share", "Show or set what share of the GPUs people deserve."),
             "token": Entry(

@@ -21,18 +21,19 @@ from gpuyard.server.auth.permissions import Caller, Forbidden, Permission, Permi
 
 OWNER = {
     "cancel", "hold", "release", "log", "environment", "clone", "retry", "progress", "heartbeat", "ping", "grant",
-    "return",
+    "return", "requeue",
 }  # fmt: skip
 OWN = {("PATCH", "/jobs/{job}"), ("POST", "/jobs/{job}/report")}
 OPEN = {
-    ("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/leases"), ("POST", "/tokens"), ("DELETE", "/tokens/{id}"),
+    ("POST", "/jobs"), ("POST", "/jobs/batch"), ("POST", "/jobs/bulk"), ("POST", "/leases"), ("POST", "/tokens"),
+    ("DELETE", "/tokens/{id}"),
     ("POST", "/session"), ("DELETE", "/session"), ("POST", "/auth"), ("POST", "/client/register"),
     ("POST", "/notifications/subscriptions"), ("DELETE", "/notifications/subscriptions/{subscription}"),
     ("POST", "/notifications/subscriptions/{subscription}/test"), ("POST", "/policy/preview"),
     ("POST", "/estimates"), ("DELETE", "/estimates/{signature}"),
 }  # fmt: skip
 """What anybody may change: they add jobs of their own, tokens, sessions and places to be told; previews and guesses are
-looks. Whose runs may be forgotten, the handler says."""
+looks. Whose runs may be forgotten, and whose jobs change in bulk, the handler says."""
 ADMIN = {
     ("PUT", "/policy"), ("POST", "/shutdown"), ("POST", "/gpus/drain"), ("POST", "/gpus/resume"),
     ("POST", "/reservations"), ("DELETE", "/reservations/{name}"), ("PUT", "/rules/quotas/{name}"),
