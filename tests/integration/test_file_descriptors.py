@@ -9,6 +9,7 @@ import resource
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_a_child_without_a_pidfd_is_reaped_once_and_by_its_own_code() -> None:
 
 
 @contextlib.contextmanager
-def no_files_left() -> object:
+def no_files_left() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     spare = [os.dup(0) for _ in range(3)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(spare), hard))
@@ -68,7 +69,7 @@ def no_files_left() -> object:
 
 def test_without_file_descriptors_nobody_is_unknown_and_no_claim_is_missing(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text("x")
-    with no_files_left():  # type: ignore[attr-defined]
+    with no_files_left():
         with pytest.raises(EngineError, match="Too many open files"):
             wrapper.read_claim(tmp_path)
         with pytest.raises(EngineError, match="users cannot be looked up now"):

@@ -102,7 +102,7 @@ def test_one_that_fails_is_stuck_or_dead_can_be_seen(monkeypatch: pytest.MonkeyP
 def test_memory_is_given_back_where_much_was_taken_or_left(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = iter([100, 110, 500, 490, 300, 170, 180])  # MiB: at first, grown a little, much, trimmed, shrunk, trimmed
     monkeypatch.setattr(retention, "resident", lambda: next(sizes) * 2**20)
-    trimmer, trimmed = MemoryTrimmer(), []
+    trimmer, trimmed = MemoryTrimmer(), list[object]()
     monkeypatch.setattr(trimmer, "_trim", trimmed.append)
     counts = []
     for _ in range(4):
