@@ -52,10 +52,10 @@ def test_run_stays_with_its_job_when_the_daemon_restarts(own_yard: Yard) -> None
     assert running.stdout is not None
     assert running.stdout.readline() == "on\n"
     own_yard.end(signal.SIGKILL)
+    (own_yard.cwd / "go").touch()  # the job ends by itself: how, only a daemon can tell
     assert running.stderr is not None
     assert "the daemon went away" in running.stderr.readline()
     own_yard.serve()
-    (own_yard.cwd / "go").touch()
     assert finish(running).code == 6
 
 
