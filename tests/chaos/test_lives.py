@@ -80,7 +80,10 @@ def test_a_damaged_store_is_refused_with_a_sentence(daemon: Daemon) -> None:
     with (daemon.data_dir / "gpuyard.db").open("r+b") as file:
         file.write(b"no database at all" * 10)
     assert daemon.spawn().wait(PATIENCE) == 2
-    assert "gpuyard.db is damaged (file is not a database); put back a backup" in daemon.words()
+    assert (
+        "gpuyard.db is damaged (file is not a database); gpuyard restore FILE puts a backup in its place"
+        in daemon.words()
+    )
     assert "Traceback" not in daemon.words()
 
 
@@ -89,7 +92,7 @@ def test_a_store_that_begins_anew_beside_old_jobs(daemon: Daemon) -> None:
     before = daemon.client.submit(job_command(stamps, 0), directory="/", environment=VARIABLES)
     assert daemon.client.wait(before, timeout=PATIENCE)["exit_code"] == exit_code(before)
     daemon.stop()
-    for path in daemon.data_dir.glob("gpuyard.db*"):
+    for path in [*daemon.data_dir.glob("gpuyard.db*"), daemon.data_dir / "gpuyard.mark"]:
         path.unlink()
     daemon.start()
     waiting = daemon.client.submit(job_command(stamps, 0), directory="/", environment=VARIABLES, hold=True)

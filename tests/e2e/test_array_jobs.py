@@ -125,6 +125,7 @@ def test_ids_go_on_after_a_restart(own_yard: Yard) -> None:
     id = own_yard.submit("--array", "0-1", "--", "true")
     own_yard.wait(id)
     own_yard.end()
-    (own_yard.data_dir / "gpuyard.db").unlink()  # the directories of its tasks are all that is left
+    for name in ("gpuyard.db", "gpuyard.mark"):  # the directories of its tasks are all that is left
+        (own_yard.data_dir / name).unlink()
     own_yard.serve()
     assert own_yard.submit("--", "true") == str(int(id) + 1)

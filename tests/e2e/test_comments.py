@@ -60,12 +60,12 @@ def test_a_comment_can_change_while_a_job_waits_and_while_it_runs(yard: Yard, tm
 
 def test_a_comment_that_is_too_long_is_refused_everywhere(yard: Yard) -> None:
     id = yard.submit("--hold", "--", "true")
-    with pytest.raises(Refused, match="at most 1000"):
+    with pytest.raises(Refused, match="at most 1,000"):
         yard.client.submit(["true"], comment=LONG)
     for words in (("submit", "--comment", LONG, "--", "true"), ("edit", id, "--comment", LONG)):
         done = yard(*words)
         assert done.code == 2
-        assert "at most 1000" in done.err
+        assert "at most 1,000" in done.err
     assert "1000 characters at most" in parse_form({"command": "x", "comment": LONG}, Moment(0.0)).errors["comment"]
     assert yard.client.job(yard.submit("--comment", LONG[1:], "--", "true"))["comment"] == LONG[1:]
 

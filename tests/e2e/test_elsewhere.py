@@ -286,7 +286,8 @@ def test_it_works_without_posix(far: Far) -> None:
     for words in (("ps", "--json"), ("show", long), ("status",), ("gpus",), ("cancel", long, "--grace", "0")):
         done = poor(*words)
         assert done.code == 0, (words, done)
-    assert poor("run", "--", "sh", "-c", "echo out; exit 3")[:2] == (3, "out\n")
+    done = poor("run", "--", "sh", "-c", "echo out; exit 3")
+    assert (done.code, done.out) == (3, "out\n"), done.err
     assert id in poor("history").out
 
 

@@ -108,7 +108,7 @@ def test_profiling_comes_first_leaves_nothing_and_is_done_once(yard: Yard, proje
     assert all(job["prediction"] and job["prediction"]["evidence"].startswith("p95 of 1 run") for job in done)
     assert int(jobs[1]) == int(jobs[0]) + 1
     profile = project.profiler(jobs[0])
-    assert profile["name"] == "profile of python3"
+    assert profile["name"] == "profile of train.py"
     assert (profile["gpu_memory"], profile["state"]) == (None, "succeeded")
     tally = project.tally.read_text().split()
     assert {id: tally.count(id) for id in tally} == {profile["id"]: 2, "7": 4, "8": 4}  # epochs run = epochs asked
@@ -156,7 +156,7 @@ def test_profiling_for_a_time_ends_then(yard: Yard, project: Project) -> None:
     job = project.submit("--profile", "0.3s", epochs=8)
     assert yard.wait(job)["prediction"] is not None
     profile = project.profiler(job)
-    assert (profile["name"], profile["state"]) == ("profile of python3", "timeout")
+    assert (profile["name"], profile["state"]) == ("profile of train.py", "timeout")
     assert not project.left()
 
 
@@ -203,7 +203,9 @@ def test_a_share_that_is_too_small_is_told(yard: Yard, project: Project) -> None
         "1",
     )
     assert done.code == 0
-    assert done.err.startswith("warning: 1G of GPU memory may be too little for python3: p95 of 1 run: 2,048 MiB + 5 %")
+    assert done.err.startswith(
+        "warning: 1G of GPU memory may be too little for train.py: p95 of 1 run: 2,048 MiB + 5 %"
+    )
 
 
 def test_who_says_how_much_is_not_tried_out(yard: Yard) -> None:

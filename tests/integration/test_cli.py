@@ -168,7 +168,7 @@ def test_what_can_never_fit_is_rejected_with_the_reason(tmp_path: Path) -> None:
         (["--gpus", "1", "--quantum", "long"], "--quantum: 'long' is not a duration"),
         (["--gpus", "1", "--restart-cost", "much"], "--restart-cost: 'much' is not a duration"),
         (["--gpus", "1", "--polcy", "sjf"], "--policy"),
-        (["--gpus", "1", "--seed=-1"], "gpuyard simulate --help"),
+        (["--gpus", "1", "--seed=-1"], "--seed is a whole number of 0 or more"),
         (["four.csv", "--gpus", "1"], "gpuyard simulate --help"),
         (["--gpus", "1", "--restart-cost", "7/30"], "7/30/60"),
         (["--gpus", "1", "--round", "60", "--discipline", "commit"], "leave out --round"),

@@ -68,7 +68,7 @@ def run(line: str) -> dict[str, Any]:
         sent.append(request.describe(in_place=in_place, elsewhere=True))
         return "1"
 
-    def clone(client: Client, target: str, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
+    def clone(client: Client, target: str, body: dict[str, Any], key: str | None = None, **_: Any) -> dict[str, Any]:
         sent.append(body)
         return {"id": "1"}
 

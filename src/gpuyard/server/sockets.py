@@ -126,8 +126,6 @@ def _query_kernel(family: int, source: tuple[str, int], target: tuple[str, int])
 _CREDENTIALS = struct.Struct("3i")
 _MOST_EACH = 250  # connections of one user
 _BACKLOG = 4096  # connections that wait to be taken
-_DISPLACED, _DISPLACED_A_SECOND = 100.0, 10.0
-_MOST_KNOWN = 1000
 _AT_ONCE = 16  # connections that are taken before the first of them is looked at
 _PAUSE = 0.5  # seconds; asyncio comes back after one
 _CROWDED = json.dumps(
@@ -217,8 +215,6 @@ class PeerProtocol(HttpToolsProtocol):
     """Whether a process is the page's, which sends the requests of all viewers."""
     _open: ClassVar[dict[int | str, dict[PeerProtocol, None]]] = {}
     """Connections of each user of this machine, and of each network beyond it, the oldest first."""
-    _displacing: ClassVar[dict[int | str, tuple[float, float]]] = {}
-    """How many connections of each may still take the place of others, and when that was computed."""
     _whose: int | str | None = None
     _most = _MOST_EACH
     _timer: asyncio.TimerHandle | None = None
@@ -330,25 +326,14 @@ class PeerProtocol(HttpToolsProtocol):
             crowded = max(counts, key=counts.__getitem__)
         else:
             return
-        own = next((one for one in self._open[crowded] if one is not self and one.is_idle), None)
-        if (idle := own if self._may_displace(whose) else None) is not None:
+        idle = next((one for one in self._open[crowded] if one is not self and one.is_idle), None)
+        if idle is not None:
             idle._leave()
             idle.transport.abort()
         else:
             self._leave()
             self.transport.write(_REFUSAL)
             self.transport.abort()
-
-    @classmethod
-    def _may_displace(cls, whose: int | str) -> bool:
-        """Whether another connection may make room: so many at once, then some a second, or a flood would be served."""
-        now = time.monotonic()
-        left, since = cls._displacing.get(whose, (_DISPLACED, now))
-        left = min(_DISPLACED, left + (now - since) * _DISPLACED_A_SECOND)
-        cls._displacing[whose] = max(0.0, left - 1.0), now
-        if len(cls._displacing) > _MOST_KNOWN:
-            cls._displacing.clear()
-        return left >= 1.0
 
     @property
     def is_idle(self) -> bool:

@@ -181,6 +181,7 @@ def test_a_claim_that_is_written_out_late(watch: Watch) -> None:
             "",
             "sh",
             "",
+            "",
             "/bin/sh",
             "-c",
             "exit 6",

@@ -88,7 +88,7 @@ def test_the_command_line_and_the_api_have_the_fields() -> None:
     assert set(Options.names()) == {f.attribute for f in FIELDS if f.option}
     changes = {name.removesuffix("_") for name in Changes.model_fields}
     assert changes == {field.name for field in FIELDS if field.editable}
-    own = {"command", "environment", "umask", "script", "own_id", "row"}
+    own = {"command", "environment", "umask", "script", "own_id", "row", "attach"}
     taken = {name.removesuffix("_") for name in Submission.model_fields}
     assert taken == own | {field.name for field in FIELDS} - {"export"}
     for name, model in {**Submission.model_fields, **Changes.model_fields}.items():

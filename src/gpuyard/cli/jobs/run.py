@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,13 +18,15 @@ from gpuyard.cli.jobs.job_options import Estimate, From, GpuMemory, Priority, Ta
 from gpuyard.cli.jobs.logs import exit_code, follow, log_of, outcome
 from gpuyard.cli.jobs.submit import Request, run_in_place, send
 from gpuyard.cli.terminal import output
-from gpuyard.client.attachment import ERR, Desk
 from gpuyard.client.client import Client
 from gpuyard.client.retry import patiently
 from gpuyard.client.transport import Refused
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.spec.fields import FIELD
 from gpuyard.units import parse_indices, parse_share
+
+if TYPE_CHECKING:
+    from gpuyard.client.attachment import Desk
 
 Gpus = Annotated[int | None, option("--gpus", "-g", "N", "How many GPUs (1, or all that --from lists).", min=1)]
 Timeout = Annotated[str | None, option("--timeout", "TIME", "Give up after that, as in 10m.")]
@@ -104,6 +106,8 @@ def desk_of(client: Client) -> Iterator[Desk | None]:
         output.say("the job runs elsewhere: it gets no input, and its errors come with its output")
         yield None
         return
+    from gpuyard.client.attachment import Desk  # which needs POSIX
+
     desk = Desk()
     try:
         yield desk
@@ -121,6 +125,8 @@ def _show(client: Client, job: str, desk: Desk | None) -> None:
 
 
 def write_frame(kind: bytes, data: bytes) -> None:
+    from gpuyard.client.attachment import ERR
+
     stream = sys.stderr if kind == ERR else sys.stdout
     stream.buffer.write(data)
     stream.buffer.flush()

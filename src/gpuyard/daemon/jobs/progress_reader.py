@@ -46,6 +46,9 @@ class Progress(TypedDict):
     remaining: float | None
 
 
+_FORESEEABLE = 3e9  # seconds, about a century: who has hardly begun may seem to need longer
+
+
 class Expected(NamedTuple):
     """When a running job should end, never in the past; None: nobody knows."""
 
@@ -183,6 +186,7 @@ def expected_end(view: JobView, progress: Progress | None, now: float) -> Expect
         said = work["estimate"] if work.get("estimated", True) and work["estimate"] != limit else None
         learned = (work.get("predicted") or (0.0, 0.0))[1]
         ends += [Expected(view.started + span, by) for span, by in ((said, "estimate"), (learned, "runs")) if span]
+    ends = [end for end in ends if (end.at or 0.0) - now < _FORESEEABLE]
     last = math.inf if limit is None else view.started + limit
     found = next((end for end in ends if end.at is not None and now < end.at < last), None)
     if found is None and now < last < math.inf:

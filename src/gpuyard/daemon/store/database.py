@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.files import point
+from gpuyard.files import point, replacing
 
 VERSION = 6
 WAY_OUT = "gpuyard restore FILE puts a backup in its place, gpuyard recover saves what can be read of it"
@@ -126,12 +126,8 @@ def _upgrade(connection: sqlite3.Connection, path: Path, version: int) -> None:
     """Bring a store to this version; a copy of what it was stays beside it."""
     copy = path.with_name(f"{path.name}.version-{version}")
     if not copy.exists():
-        draft = copy.with_name(f".{copy.name}.new")
-        draft.unlink(missing_ok=True)
-        with closing(sqlite3.connect(draft)) as writing:
+        with replacing(copy, mode=0o600) as draft, closing(sqlite3.connect(draft)) as writing:
             connection.backup(writing)
-        draft.chmod(0o600)
-        os.rename(draft, copy)
     for step in range(version + 1, VERSION + 1):
         _run_script(connection, _HERE / "upgrades" / f"{step}.sql", step)
     log.info("upgraded %s from version %d to %d; a copy of the former is %s", path, version, VERSION, copy)

@@ -43,7 +43,7 @@ from gpuyard.daemon.store.database import (
 from gpuyard.daemon.store.reader import Answered, Queries
 from gpuyard.daemon.store.records import Record, Row, decode, encode
 from gpuyard.daemon.store.views import JobView, fold_view, shifted
-from gpuyard.errors import UserError
+from gpuyard.errors import Bug, UserError
 from gpuyard.files import point
 from gpuyard.spec.notation import number_of
 from gpuyard.spec.work import Work, with_tuples
@@ -270,7 +270,11 @@ class Store(Queries):
             "SELECT seq, at, kind, job, attempt, data FROM events WHERE seq > ? ORDER BY seq", (after,)
         )
         for seq, *row in found:
-            yield seq, decode(Row(*row), self._base)
+            try:
+                record = decode(Row(*row), self._base)
+            except Bug as error:  # versions agree, so no version of ours wrote this
+                raise UserError(damaged(self.path, str(error))) from error
+            yield seq, record
 
     def load(self) -> State | None:
         """The state by the log; None if that is empty."""

@@ -302,7 +302,7 @@ _DONE: dict[str, Any] = {
 }  # fmt: skip
 
 
-class BulkChange(StrictBody):
+class BulkRequest(StrictBody):
     """Which jobs, and what happens to them. A job must match all that is said."""
 
     action: Annotated[Literal["cancel", "hold", "release", "edit", "retry"], Field(description="What happens to them.")]
@@ -334,7 +334,7 @@ class BulkRoutes:
         "POST /jobs/bulk", "changeJobs", "Change all jobs that match", "Jobs",
         ok("What was done.", replies.BulkChange, _DONE), (403, 409, 422, 503), BULK, once=True,
     )  # fmt: skip
-    async def change(self, request: Request, given: BulkChange) -> Response:
+    async def change(self, request: Request, given: BulkRequest) -> Response:
         """Cancel, hold, release, edit or retry jobs: all that match, or none. Others are served meanwhile."""
         caller = self._context.permissions.caller(request)
         user = given.user or caller.name
@@ -350,7 +350,7 @@ class BulkRoutes:
         views = await asyncio.to_thread(self._matching, given, user)
         return await self._intake.once(request, lambda: self._prepared(request, given, views), status=200)
 
-    def _matching(self, given: BulkChange, user: str) -> list[JobView]:
+    def _matching(self, given: BulkRequest, user: str) -> list[JobView]:
         """The jobs that match; those that are not over, but for a retry."""
         states = frozenset(filter(None, (given.state or _STATES.get(given.action, "")).split(",")))
         check_states(states)
@@ -366,7 +366,7 @@ class BulkRoutes:
             return [view for view in found if view.state in OVER and view.state in states and view.kind == "job"]
         return [view for view in found if not states or view.state in states]
 
-    async def _prepared(self, request: Request, given: BulkChange, views: list[JobView]) -> Command:
+    async def _prepared(self, request: Request, given: BulkRequest, views: list[JobView]) -> Command:
         answer: dict[str, Any] = {"action": given.action, "matched": len(views), "changed": 0}
         answer |= {"states": tasks.counts_of(views), "jobs": [], "ids": []}
         if not views:
