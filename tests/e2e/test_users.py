@@ -133,11 +133,8 @@ def test_the_environment_arrives_whole(a: Desk) -> None:
 
 
 def test_an_environment_that_is_too_large_is_refused_with_a_sentence(a: Desk) -> None:
-    large = a.submit("true", environment={"LARGE": "x" * 2**20})
-    job = a.yard.wait(large)
-    assert (job["state"], job["reason"]) == (
-        "failed", "the command and its environment are longer than this system allows",
-    )  # fmt: skip
+    with pytest.raises(Refused, match="environment: "):
+        a.submit("true", environment={"LARGE": "x" * 2**20})
     with pytest.raises(Refused, match="bytes at most"):
         a.submit("true", environment={f"LARGE{n}": "x" * 2**20 for n in range(20)})
 

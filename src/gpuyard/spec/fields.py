@@ -365,7 +365,7 @@ FIELDS: tuple[JobField, ...] = (
         ),
     ),
     JobField(
-        name="variables", kind=VARIABLES, default={}, longest=LONGEST_WORD, largest=2**20, editable=False,
+        name="variables", kind=VARIABLES, default={}, longest=LONGEST_WORD, largest=2**21, editable=False,
         stored=False, answer="",
         description="What comes on top of its environment.",
         option=Option(("--env",), "A variable for it; may be repeated.", "NAME=VALUE", local=True),
@@ -394,11 +394,11 @@ FIELDS: tuple[JobField, ...] = (
 )  # fmt: skip
 PROGRAM: tuple[JobField, ...] = (
     JobField(
-        name="command", kind=WORDS, longest=LONGEST_WORD, most_items=65_536, largest=2**20,
+        name="command", kind=WORDS, longest=LONGEST_WORD, most_items=65_536, largest=2**21,
         description="The program and its arguments; no shell.",
     ),
     JobField(
-        name="environment", kind=VARIABLES, longest=LONGEST_WORD, largest=2**20,
+        name="environment", kind=VARIABLES, longest=LONGEST_WORD, largest=2**21,
         description="All of its environment; if not said, that of a login.",
     ),
     JobField(
