@@ -122,11 +122,13 @@ def test_a_borrowed_mark_gets_nobody_killed(a: Desk, b: Desk) -> None:
 
 
 def test_a_borrowed_mark_keeps_nobody_from_ending(a: Desk, b: Desk) -> None:
-    """The same, where Bob's process is the daemon's child, and Ann's job ends by itself."""
+    """The same, where Bob's process is an orphan of a job of his that runs, and Ann's job ends by itself."""
     id = a.submit("sh", "-c", "echo on; while [ ! -e go ]; do sleep 0.02; done")
     a.yard.await_output(id, b"on\n")
     mark = f"{MARK}={a.yard.data_dir.resolve()}/jobs/{id}/1"
-    borrower = int(b.run("sh", "-c", BORROW.format(mark)))
+    his = b.submit("sh", "-c", BORROW.format(mark))
+    a.yard.await_output(his, b"\n")
+    borrower = int(a.yard.client.log(his).data)
     try:
         a.user.do(lambda: Path("go").touch())
         job = a.yard.wait(id)
@@ -135,15 +137,12 @@ def test_a_borrowed_mark_keeps_nobody_from_ending(a: Desk, b: Desk) -> None:
         assert not found.dead
     finally:
         (a.user.home / "go").unlink()
+        b.ask(lambda client: client.cancel(his, grace=0))
         with contextlib.suppress(ProcessLookupError):
             os.kill(borrower, signal.SIGKILL)
 
 
-BORROW = """
-env {} setsid sh -c 'echo $$; touch begun; exec sleep 999' &
-while [ ! -e begun ]; do sleep 0.02; done
-rm begun
-"""
+BORROW = "(env {} setsid sh -c 'echo $$; exec sleep 999' &); exec sleep 1000"
 
 
 def test_who_is_gone_before_the_answer_gets_no_limits_of_ours(a: Desk) -> None:

@@ -367,13 +367,13 @@ def test_jobs_are_chosen_by_what_they_are_like(yard: Yard) -> None:
 
 
 def test_jobs_of_a_name_are_retried_together(yard: Yard) -> None:
-    array = yard.submit("--array", "1-2", "--name", "bad", "--", "false")
-    one = yard.submit("--name", "bad", "--", "false")
-    well = yard.submit("--name", "bad", "--", "true")
+    array = yard.submit("--array", "1-2", "--name", "together", "--", "false")
+    one = yard.submit("--name", "together", "--", "false")
+    well = yard.submit("--name", "together", "--", "true")
     for id in (array, one, well):
         yard.wait(id)
     yard.submit("--gpus", "4", "--", *ENDLESS)
-    done = yard("retry", "--name", "bad")
+    done = yard("retry", "--name", "together")
     assert done.err == "3 jobs queued again\n"
     new = done.out.split()
     assert [yard.client.job(id).get("tasks", {"queued": 1}) for id in new] == [{"queued": 2}, {"queued": 1}]

@@ -52,14 +52,18 @@ def test_pods_are_where_they_may_be(cluster: Cluster) -> None:
 
 
 def test_nodes_come_change_and_go(cluster: Cluster) -> None:
-    def cordon(name: str, closed: bool) -> None:
-        cluster.api.patch(core("nodes", name=name), {"spec": {"unschedulable": closed}})
-
-    def tell_ready(name: str, ready: bool) -> None:
-        status = {"conditions": [condition("Ready", ready)]}
-        cluster.api.patch(f"{core('nodes', name=name)}/status", {"status": status})
-
     with cluster.scheduler() as process:
+        # pods and nodes come by streams of their own: a pod that comes first would be bound
+
+        def cordon(name: str, closed: bool) -> None:
+            cluster.api.patch(core("nodes", name=name), {"spec": {"unschedulable": closed}})
+            until(lambda: process.json()["nodes"][0]["cordoned"] is closed)
+
+        def tell_ready(name: str, ready: bool) -> None:
+            status = {"conditions": [condition("Ready", ready)]}
+            cluster.api.patch(f"{core('nodes', name=name)}/status", {"status": status})
+            until(lambda: process.json()["nodes"][0]["ready"] is ready)
+
         cluster.pod("first", gpus=1)
         assert message(cluster, "first") == "0/0 nodes available: there are none"
         cluster.node("n1", gpus=2)
@@ -83,6 +87,7 @@ def test_nodes_come_change_and_go(cluster: Cluster) -> None:
         cluster.node("n2", gpus=4)
         assert books.place(cluster.wait_bound(["wide"])["wide"]) == ("n2", (0, 1, 2, 3))
         cluster.api.delete(core("nodes", name="n1"))
+        until(lambda: [node["name"] for node in process.json()["nodes"]] == ["n2"])
         cluster.pod("later", gpu_memory="1Gi")
         assert message(cluster, "later").startswith("0/1 nodes available: 1 insufficient GPU memory")
         cluster.api.delete(core("nodes", name="n2"))

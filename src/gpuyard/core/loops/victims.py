@@ -1,6 +1,6 @@
 """The inner loop of preemption: which jobs must stop so that a better job can run.
 
-SortedJobs and running jobs are visited in one order, each taking what it needs from those behind it. Two rules keep
+Waiting and running jobs are visited in one order, each taking what it needs from those behind it. Two rules keep
 preemptions few: a job is placed without a stop where possible, and a victim that can stay although a better job comes
 in does stay, best rank first. Loops in numba's subset, like the disciplines.
 """
