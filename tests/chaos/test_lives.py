@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon, Refused, Request, UnixTransport, send
 from tests.chaos.checks import check_projections, check_times, jobs_of
 from tests.chaos.harness import PATIENCE, Daemon, exit_code, job_command, read_stamps
@@ -107,11 +108,12 @@ def test_a_store_that_begins_anew_beside_old_jobs(daemon: Daemon) -> None:
 
 def test_what_is_acknowledged_while_the_daemon_ends_is_there(daemon: Daemon) -> None:
     acknowledged: list[str] = []
+    client = Client(daemon.client.socket, no_wait=True)
 
     def submit() -> None:
         for _ in range(2000):
             try:
-                acknowledged.append(daemon.client.submit(["true"], directory="/", environment=VARIABLES))
+                acknowledged.append(client.submit(["true"], directory="/", environment=VARIABLES))
             except (NoDaemon, Refused):
                 return
 
