@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import json
 import os
 import signal
@@ -154,9 +155,14 @@ def _settle(arguments: list[str], cwd: str, environment: dict[str, str], log: in
 def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest
     sys.path[0:1] = []  # of tests/
-    from gpuyard.cli import main
+    import pydantic.v1  # noqa: F401 - by FastAPI, at its first route
+
+    from gpuyard.cli import app, main  # noqa: F401
+    from gpuyard.cli.daemon import up  # noqa: F401
     from gpuyard.server import serve  # noqa: F401 - all that a daemon needs
 
+    gc.collect()
+    gc.freeze()  # else each daemon would look through all of it
     arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
     if arguments is not None:
         sys.argv = ["gpuyard", *arguments]

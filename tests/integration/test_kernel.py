@@ -49,6 +49,8 @@ PLANS = (
     *(f"{name}@{way}" for name in PREEMPTIVE for way in ("strict", "skip")),
 )
 CLUSTERS = ((4, 2, 3), (8,), (4, 4, 4), (2, 2, 8, 1))
+CASES = tuple((seed, PLACEMENTS[(seed + more) % len(PLACEMENTS)]) for seed in range(8) for more in (0, 2))
+"""Workloads and placements: each placement with three or four workloads. Replay takes a tenth of a second for one."""
 
 
 def same(ours: Result, theirs: Result) -> None:
@@ -104,13 +106,11 @@ def workload(seed: int, n: int = 60) -> Trace:
 
 @pytest.mark.parametrize("text", PLANS)
 def test_all_placements(text: str) -> None:
-    for seed in range(8):
-        trace = workload(seed)
+    for seed, name in CASES:
+        trace, planner = workload(seed), make_planner(text, placement=name)
         estimates = trace.run if seed % 2 else trace.requested
-        for name in PLACEMENTS:
-            planner = make_planner(text, placement=name)
-            cost = 1.5 if seed % 2 else 0.0
-            both(trace, Cluster(CLUSTERS[seed % 4]), planner, estimates, cost, 7.0 if seed % 3 == 2 else 0.0, seed)
+        cost = 1.5 if seed % 2 else 0.0
+        both(trace, Cluster(CLUSTERS[seed % 4]), planner, estimates, cost, 7.0 if seed % 3 == 2 else 0.0, seed)
 
 
 @policy
@@ -127,12 +127,10 @@ def looking_around(
 def test_policies_that_look_around(way: str) -> None:
     network = untrained("saf", 4, 3.0, np.random.default_rng(1))
     network = replace(network, parameters=np.random.default_rng(2).normal(0.0, 1.0, len(network.parameters)))
-    for seed in range(8):
-        trace = workload(seed)
-        for name in PLACEMENTS:
-            for one in (looking_around, network.policy()):
-                every = 7.0 if seed % 3 == 2 else 0.0
-                both(trace, Cluster(CLUSTERS[seed % 4]), ordered(one, way, name), trace.requested, 0.0, every, seed)
+    for seed, name in CASES:
+        trace, every = workload(seed), 7.0 if seed % 3 == 2 else 0.0
+        for one in (looking_around, network.policy()):
+            both(trace, Cluster(CLUSTERS[seed % 4]), ordered(one, way, name), trace.requested, 0.0, every, seed)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -7,7 +7,7 @@ import inspect
 import textwrap
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, Literal, NotRequired, Required, Union
 
@@ -20,7 +20,7 @@ from gpuyard.api.replies import Problem
 from gpuyard.config import Settings
 from gpuyard.server.auth.authentication import COOKIE
 from gpuyard.server.requests import KEY_HEADER, REPLAYED_HEADER
-from gpuyard.server.routing import Answer, Route, declaration_of
+from gpuyard.server.routing import Answer, Route, complete_routes, declaration_of
 
 Schema = dict[str, Any]
 
@@ -138,12 +138,13 @@ _DETAILS = {
 
 
 def openapi_document(app: FastAPI, settings: Settings) -> dict[str, Any]:
-    found = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
+    routes = complete_routes(app)
+    found = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=routes)
     components = found.setdefault("components", {})
     schemas: dict[str, Schema] = components.setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):  # FastAPI adds these, but the API does not return them
         schemas.pop(name, None)
-    declared = list(_declared(app))
+    declared = list(_declared(routes))
     read = [(one.model, "validation") for _, one in declared if one.model is not None]
     schemas |= models_json_schema(read, ref_template=_REF)[1].get("$defs", {})  # type: ignore[arg-type]
     for path, one in declared:
@@ -166,9 +167,9 @@ def security_requirements(settings: Settings) -> list[dict[str, list[str]]]:
     return known if wanted and settings.tokens != "none" else [{}, *known]
 
 
-def _declared(app: FastAPI) -> Iterator[tuple[str, Route]]:
-    for route in app.routes:
-        if isinstance(route, APIRoute) and (declared := declaration_of(route.endpoint)) is not None and declared.id:
+def _declared(routes: Iterable[APIRoute]) -> Iterator[tuple[str, Route]]:
+    for route in routes:
+        if (declared := declaration_of(route.endpoint)) is not None and declared.id:
             yield route.path_format, declared
 
 

@@ -18,6 +18,7 @@ from gpuyard.core.model import Quota, Rules
 from gpuyard.errors import UserError
 from gpuyard.server.app import Server, make_app
 from gpuyard.server.auth.permissions import Caller, Forbidden, Permission, Permissions
+from gpuyard.server.routing import complete_routes
 
 OWNER = {
     "cancel", "hold", "release", "log", "environment", "clone", "retry", "progress", "heartbeat", "ping", "grant",
@@ -44,7 +45,7 @@ ADMIN = {
 async def _routes() -> list[APIRoute]:
     yard = cast(Any, SimpleNamespace(listeners=[], engine=None, commands=None, bulk=SimpleNamespace(), context=None))
     server = Server(yard, Settings(Path("/x"), Path("/x/s")), lambda: None)
-    return [route for route in make_app(server).routes if isinstance(route, APIRoute)]
+    return complete_routes(make_app(server))
 
 
 def test_every_route_says_who_may_use_it() -> None:
