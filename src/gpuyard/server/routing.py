@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.routing import BaseRoute, Match, compile_path, get_route_path
+from starlette.routing import BaseRoute, Match, compile_path
 from starlette.types import Receive, Scope, Send
 
 from gpuyard.server import tasks
@@ -155,7 +155,7 @@ class LateRoute(BaseRoute):
         )
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if scope["type"] != "http" or self._pattern.match(get_route_path(scope)) is None:
+        if scope["type"] != "http" or self._pattern.match(scope["path"]) is None:
             return Match.NONE, {}
         return self.complete.matches(scope)
 
