@@ -22,7 +22,7 @@ from gpuyard.engines.base import EngineError
 
 MARK = "GPUYARD_RUN"  # the environment variable that tells which attempt, of which engine, a process belongs to
 OWN = "daemon-"
-OWN_MARK = f"{OWN}{secrets.token_hex(8)}"  # of processes that the daemon runs itself; secret, since jobs can have any mark
+OWN_MARK = f"{OWN}{secrets.token_hex(8)}"  # of what the daemon runs itself; secret, since jobs can have any mark
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # of linux/prctl.h
