@@ -36,14 +36,12 @@ class Bug(GpuyardError):
     """gpuyard broke one of its own rules; please report this."""
 
 
-def told_by(error: BaseException) -> str:
+def told_by(error: BaseException, *, interrupts: bool = True) -> str:
     """What a user's own code raised, whatever that is, in a line: `ZeroDivisionError: division by zero`.
 
-    Ctrl-C is raised again; it reaches the main thread only.
+    Ctrl-C is raised again, unless it cannot be that, as in a thread.
     """
-    import threading  # here, because few need it
-
-    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+    if isinstance(error, KeyboardInterrupt) and interrupts:
         raise error
     try:
         text = f"{type(error).__name__}: {error}".removesuffix(": ")

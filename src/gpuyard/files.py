@@ -69,7 +69,7 @@ def _sync(path: Path) -> None:
         os.close(file)
 
 
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # also wide ones
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Iterable[Any]], end: str = "\n") -> str:

@@ -38,6 +38,8 @@ def test_a_policy_that_fails_is_refused_or_gives_way_to_the_one_before_it(own_ya
     ):  # fmt: skip
         refused = yard("policy", "set", f"./mine.py:{name}")  # nothing waits: it is tried on made-up queues
         assert (refused.code, why in refused.err) == (2, True), refused
+    (yard.cwd / "odd.py").write_text("raise KeyboardInterrupt")
+    assert "KeyboardInterrupt" in yard("policy", "set", "./odd.py:any").err
     assert client.policy()["policy"] == "multifactor@easy@pack"
     yard("policy", "set", "sjf", "--discipline", "skip", "--placement", "spread")
     yard.submit("--gpus", "4", "--", "sleep", "1000")

@@ -240,8 +240,8 @@ def leftovers(patient: Installation) -> Iterator[Finding]:
         text = f"{len(strays)} process{'es' * several} of jobs, of which ones is not known: {numbers}"
         yield warn(check, text, f"they end with the last job that may have started them; or kill {numbers}")
     if former:
-        named, several = ", ".join(former[:_NAMED]), "s" * (len(former) > 1)
-        text = f"{len(former)} job{several} ({named}) began before this daemon did, and without a cgroup"
+        which = f"{len(former)} job{'s' * (len(former) > 1)} ({', '.join(former[:_NAMED])})"
+        text = f"{which} began before this daemon did, and without a cgroup"
         yield warn(check, text, "a process that hides from such a job can outlive it; look for it when the job is over")
     if not left and not strays and not former:
         yield ok(check, "no process is left of a job that is over")

@@ -103,7 +103,7 @@ def failure_of(planner: OrderedPlanner, error: BaseException) -> str:
     """How a policy failed, as `ZeroDivisionError: division by zero`."""
     if isinstance(error, UserError):  # told by the policy itself
         return str(error).removeprefix(f"policy {planner.policy.name} failed: ")
-    return told_by(error)
+    return told_by(error, interrupts=False)
 
 
 def _failure(wanted: str, instead: str, why: str) -> str:
