@@ -9,8 +9,6 @@ _PASSING = frozenset(
     (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 )
 
-_MOST_TOLD = 300  # letters of an error that is not ours
-
 
 def is_passing(error: BaseException) -> bool:
     """Whether an error is the system's, for now: no file descriptors, memory or room on the disk are left, say."""
@@ -36,19 +34,20 @@ class Bug(GpuyardError):
     """gpuyard broke one of its own rules; please report this."""
 
 
-def told_by(error: BaseException, *, interrupts: bool = True) -> str:
+def told_by(error: BaseException) -> str:
     """What a user's own code raised, whatever that is, in a line: `ZeroDivisionError: division by zero`.
 
-    Ctrl-C is raised again, unless it cannot be that, as in a thread.
+    What may be Ctrl-C is raised again; the daemon gets that as a signal, not as an exception.
     """
-    if isinstance(error, KeyboardInterrupt) and interrupts:
+    import signal  # here, because few need it
+
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         raise error
     try:
         text = f"{type(error).__name__}: {error}".removesuffix(": ")
     except BaseException:  # that is its own code as well
         text = type(error).__name__
-    line = "".join(letter if letter.isprintable() else " " for letter in text)
-    return line if len(line) <= _MOST_TOLD else f"{line[:_MOST_TOLD]}..."
+    return "".join(letter if letter.isprintable() else " " for letter in text[:300])
 
 
 def memory_limit() -> str:

@@ -123,7 +123,7 @@ def test_doctor_counts_the_jobs_whose_orphans_a_new_daemon_does_not_see(own_yard
     own_yard.end(signal.SIGKILL)
     own_yard.serve()
     found = _leftovers(own_yard)
-    expected = f"1 job ({job}) began before this daemon did, and without a cgroup"
+    expected = f"1 of the running jobs ({job}) began before this daemon did, and without a cgroup"
     assert (found["state"], found["found"]) == ("warn", expected)
     _cancel(own_yard, job)
     assert _leftovers(own_yard)["state"] == "ok"

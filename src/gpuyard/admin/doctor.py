@@ -224,8 +224,7 @@ def leftovers(patient: Installation) -> Iterator[Finding]:
         standing = known.get(job)
         if standing is None or standing.over or standing.attempt != attempt:
             left.setdefault(job, []).extend(pids)
-    strays: list[int] = []
-    former: list[str] = []
+    strays, former = list[int](), list[str]()
     if patient.pid and _variables(patient) is not None:
         open_ones = [(job, standing.attempt) for job, standing in known.items() if not standing.over]
         strays, former = stored_attempts.unplaced(patient.pid, patient.settings.jobs_dir, open_ones)
@@ -240,8 +239,8 @@ def leftovers(patient: Installation) -> Iterator[Finding]:
         text = f"{len(strays)} process{'es' * several} of jobs, of which ones is not known: {numbers}"
         yield warn(check, text, f"they end with the last job that may have started them; or kill {numbers}")
     if former:
-        which = f"{len(former)} job{'s' * (len(former) > 1)} ({', '.join(former[:_NAMED])})"
-        text = f"{which} began before this daemon did, and without a cgroup"
+        which = ", ".join(former[:_NAMED])
+        text = f"{len(former)} of the running jobs ({which}) began before this daemon did, and without a cgroup"
         yield warn(check, text, "a process that hides from such a job can outlive it; look for it when the job is over")
     if not left and not strays and not former:
         yield ok(check, "no process is left of a job that is over")

@@ -56,12 +56,10 @@ def _problems(policy: Policy) -> Iterator[str]:
     if result.shape not in ((50,), ()):
         yield f"it returned an array of shape {result.shape} for 50 jobs; it must return one number per job"
         return
-    if result.dtype.kind not in "fiub":
-        said = f"it returned {result.dtype} values; it must return one number per job (does it end with a return?)"
-        yield f"it fails on an ordinary queue: {said}"
-        return
-    if np.isnan(result).all():
-        yield "it fails on an ordinary queue: it returned 'not a number'"
+    is_number = result.dtype.kind in "fiub"
+    if not is_number or np.isnan(result).all():
+        said = "'not a number'" if is_number else f"{result.dtype} values"
+        yield f"it fails on an ordinary queue: it returned {said}; it must return one number per job"
         return
     for name, values in before.items():
         if not np.array_equal(values, ordinary[name]):

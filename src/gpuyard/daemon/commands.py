@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,7 +32,7 @@ from gpuyard.daemon.jobs.stops import REQUEUED, Stops
 from gpuyard.daemon.planning import TRIAL, Planning, failure_of, in_time
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.daemon.store.reader import Answered
-from gpuyard.errors import UserError, told_by
+from gpuyard.errors import UserError
 from gpuyard.policies.guard import guard_of, serve_policy
 from gpuyard.spec.fields import WHILE_RUNNING
 from gpuyard.spec.work import Work
@@ -181,15 +180,6 @@ def _note(planner: OrderedPlanner, state: State) -> str | None:
     if state.promises:
         notes.append("GPUs are being freed for jobs that were promised them; under another policy they are given anew")
     return "; ".join(notes) or None
-
-
-@contextmanager
-def _uninterrupted(policy: str) -> Iterator[None]:
-    """No Ctrl-C comes to the daemon's thread: that is of a policy's own code."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        raise UserError(f"policy {policy} cannot be used: {told_by(error, interrupts=False)}") from error
 
 
 _FATAL = ("it fails", "it returned an array")  # what `check_policy` finds that would stop the queue
@@ -344,19 +334,16 @@ class Commands:
         self, text: str, discipline: str | None, placement: str | None, by: str = "", force: bool = False
     ) -> str:
         """Set another policy, if it can rank the present queue and ordinary ones. Returns it in full."""
-        context = self._context
-        with _uninterrupted(text):
-            planner = self._another(text, discipline, placement, force)
-            self._previews.look(planner)
-            found = check_policy(planner.policy) if planner.policy.source else []
+        context, planner = self._context, self._another(text, discipline, placement, force)
+        self._previews.look(planner)
+        found = check_policy(planner.policy) if planner.policy.source else []
         if problem := next((one for one in found if one.startswith(_FATAL)), ""):
             raise UserError(f"policy {planner.text} cannot be used: {problem}")
         self._planning.use(planner, context.clock.now(), **({"by": by} if by else {}))
         return planner.text
 
     def preview(self, text: str, discipline: str | None, placement: str | None) -> Preview:
-        with _uninterrupted(text):
-            return self._previews.of(self._another(text, discipline, placement, force=True))
+        return self._previews.of(self._another(text, discipline, placement, force=True))
 
     def _another(self, text: str, discipline: str | None, placement: str | None, force: bool) -> OrderedPlanner:
         """Another policy; what is not given is as if that policy were configured."""

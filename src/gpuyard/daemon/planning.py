@@ -103,7 +103,7 @@ def failure_of(planner: OrderedPlanner, error: BaseException) -> str:
     """How a policy failed, as `ZeroDivisionError: division by zero`."""
     if isinstance(error, UserError):  # told by the policy itself
         return str(error).removeprefix(f"policy {planner.policy.name} failed: ")
-    return told_by(error, interrupts=False)
+    return told_by(error)
 
 
 def _failure(wanted: str, instead: str, why: str) -> str:
@@ -152,9 +152,9 @@ class Planning:
                 if before == (found.in_place_of or found.planner.text):
                     if chosen:
                         self._use_chosen(chosen, now)
-                        return
-                    if record.event.policy == found.planner.text and _is_same_policy(found.planner, record):
-                        return
+                    elif record.event.policy != found.planner.text or not _is_same_policy(found.planner, record):
+                        break
+                    return
                 break
             chosen.append(record)
         self._context.record(PolicySet(now, found.planner.text), **found.details())
@@ -162,13 +162,13 @@ class Planning:
     def _use_chosen(self, records: list[Record], now: float) -> None:
         """Use the policy that an admin set, by the newest of these; if it cannot be used now, the one before it."""
         failed, why, usable = set[str](), "", dict[str, OrderedPlanner]()
-        wanted = records[0].details.get("in_place_of", "")
+        wanted, limit = records[0].details.get("in_place_of", ""), self._context.settings.learned_limit
         for record in records:
             assert isinstance(record.event, PolicySet)
             text = record.event.policy
             if len(usable) < 2 and text not in failed and text not in usable:
                 try:
-                    usable[text] = self._again(text, record)
+                    usable[text] = serve_policy(text, forced_before=forced_hash(record.details), limit=limit)
                 except UserError as error:  # its file is gone, for example: the queue must go on
                     log.warning("policy %s cannot be used any more: %s", text, error)
                     failed.add(text)
@@ -182,12 +182,7 @@ class Planning:
             self.trouble = _failure(wanted, self.planner.text, records[0].details.get("because", ""))
         if why or not _is_same_policy(self.planner, records[0]):
             told = {"in_place_of": wanted, "because": why} if why else {"because": "its file has changed"}
-            log.warning("policy %s decides: %s", self.planner.text, told["because"])
             self._context.record(PolicySet(now, self.planner.text), **told, **details_of(self.planner))
-
-    def _again(self, text: str, record: Record) -> OrderedPlanner:
-        limit = self._context.settings.learned_limit
-        return serve_policy(text, forced_before=forced_hash(record.details), limit=limit)
 
     def due(self) -> float:
         """When to plan again though nothing happens, on the monotonic clock."""

@@ -334,10 +334,9 @@ class LocalEngine:
 
     def _is_left_to(self, run: LocalAttempt, ready: Sequence[LocalAttempt]) -> bool:
         """Whether an orphan that several attempts may have started is this one's when all that are ready are over."""
-        if run.cgroup or None not in self._placed.values():
-            return False
         others = [one for one in ready if one.uid == run.uid and one.ours and not one.cgroup]
-        return len(others) > 1 and run is min(others, key=lambda one: one.suspect().started or 0)
+        first = min(others, key=lambda one: one.suspect().started or 0, default=None)
+        return None in self._placed.values() and len(others) > 1 and run is first
 
     def _is_gone(self, run: LocalAttempt) -> bool:
         """Whether nothing is left of an attempt whose whole life we saw, without a look at all processes.
@@ -349,9 +348,8 @@ class LocalEngine:
             return False
         if not run.ours or not self._adopts or not processes.is_empty(run.pid):
             return False
-        marks = {pid: processes.mark_of(pid) for pid in processes.orphans(self._wrappers)}
-        shown = run.cgroup is not None or all(self._shows(pid, mark) for pid, mark in marks.items())
-        return shown and str(run.folder) not in marks.values()
+        found = [(pid, processes.mark_of(pid)) for pid in processes.orphans(self._wrappers)]
+        return all(mark != str(run.folder) and (run.cgroup or self._shows(pid, mark)) for pid, mark in found)
 
     def _shows(self, pid: int, mark: str | None) -> bool:
         """Whether a mark tells whose a process is: of a living attempt of its user, of MPS, or the daemon's."""

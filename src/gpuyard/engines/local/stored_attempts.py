@@ -136,31 +136,24 @@ def _marked(mark: str | None, place: Path) -> tuple[str, int] | None:
 
 
 def unplaced(daemon: int, directory: Path, attempts: Collection[tuple[str, int]]) -> tuple[list[int], list[str]]:
-    """What cannot be placed where cgroups do not tell.
-
-    The processes below a daemon that are of a job, but of more than one of these perhaps; and the jobs that a former
-    daemon started, whose orphans are not below this one.
-    """
-    place, membership = directory.resolve(), Membership(directory.resolve())
-    claims = {one: wrapper.read_claim(place / one[0] / str(one[1])) for one in attempts}
-    known = {one: claim for one, claim in claims.items() if isinstance(claim, wrapper.Claim)}
-    ours, former = [], []
-    for (job, attempt), claim in known.items():
-        now = processes.look(claim.wrapper.pid)
-        if claim.cgroup or now is None or now.started != claim.wrapper.started:
-            continue
-        if now.parent == daemon:
-            folder = str(place / job / str(attempt))
-            ours.append(processes.Suspect(folder, claim.wrapper.pid, claim.wrapper.started, claim.uid))
-        else:
-            former.append(job)
+    """Without cgroups: orphans of perhaps several of these attempts, and the jobs whose orphans a former daemon had."""
+    place = directory.resolve()
+    membership, known, ours, former = Membership(place), dict[tuple[str, int], wrapper.Claim](), [], []
+    for job, attempt in attempts:
+        claim = wrapper.read_claim(folder := place / job / str(attempt))
+        now = processes.look(claim.wrapper.pid) if isinstance(claim, wrapper.Claim) else None
+        if isinstance(claim, wrapper.Claim) and now is not None and now.started == claim.wrapper.started:
+            known[job, attempt] = claim
+            if now.parent != daemon and not claim.cgroup:
+                former.append(job)
+            elif not claim.cgroup:
+                ours.append(processes.Suspect(str(folder), now.pid, now.started, claim.uid))
 
     def shown(pid: int, mark: str | None) -> bool:
-        claim, uid = known.get(_marked(mark, place) or ("", 0)), processes.user_of(pid)
-        if claim is not None:
-            return claim.uid is None or uid == claim.uid or pid == claim.wrapper.pid
-        own = mark is not None and mark.startswith((processes.OWN, f"{place.parent / 'mps'}/"))
-        return own or membership.owner(pid) is not None
+        if claim := known.get(_marked(mark, place) or ("", 0)):
+            return claim.uid is None or processes.user_of(pid) == claim.uid or pid == claim.wrapper.pid
+        own = (processes.OWN, f"{place.parent / 'mps'}/")
+        return (mark or "").startswith(own) or membership.owner(pid) is not None
 
     found = processes.strays(daemon, ours, shown)
     return [pid for pid, folder in found.items() if folder is None], former
