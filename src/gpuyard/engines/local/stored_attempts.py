@@ -150,10 +150,11 @@ def unplaced(daemon: int, directory: Path, attempts: Collection[tuple[str, int]]
                 ours.append(processes.Suspect(str(folder), now.pid, now.started, claim.uid))
 
     def shown(pid: int, mark: str | None) -> bool:
+        if membership.owner(pid):
+            return True
         if claim := known.get(_marked(mark, place) or ("", 0)):
             return claim.uid is None or processes.user_of(pid) == claim.uid or pid == claim.wrapper.pid
-        own = (processes.OWN, f"{place.parent / 'mps'}/")
-        return (mark or "").startswith(own) or membership.owner(pid) is not None
+        return (mark or "").startswith((processes.OWN, f"{place.parent / 'mps'}/"))
 
     found = processes.strays(daemon, ours, shown)
     return [pid for pid, folder in found.items() if folder is None], former
