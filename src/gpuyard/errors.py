@@ -34,6 +34,22 @@ class Bug(GpuyardError):
     """gpuyard broke one of its own rules; please report this."""
 
 
+def told_by(error: BaseException) -> str:
+    """What a user's own code raised, whatever that is, in a line: `ZeroDivisionError: division by zero`.
+
+    What may be Ctrl-C is raised again; the daemon gets that as a signal, not as an exception.
+    """
+    import signal  # here, because few need it
+
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        raise error
+    try:
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    except BaseException:  # that is its own code as well
+        text = type(error).__name__
+    return "".join(letter if letter.isprintable() else " " for letter in text[:300])
+
+
 def memory_limit() -> str:
     """What to do where little memory is allowed; empty if nothing limits it."""
     import resource  # here, because few need it

@@ -31,12 +31,12 @@ def replacing(path: Path, *, durable: bool = True, mode: int = 0o666) -> Iterato
     try:
         yield draft
         if durable:
-            _sync(draft)
+            sync(draft)
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
     if durable:
-        _sync(path.parent)  # the rename, too, must be on the disk
+        sync(path.parent)  # the rename, too, must be on the disk
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -61,7 +61,7 @@ def write_hashed(path: Path, facts: Mapping[str, Any], indent: int | None = None
     replace_file(path, (json.dumps(hashed, indent=indent, allow_nan=False) + "\n").encode())
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -69,7 +69,7 @@ def _sync(path: Path) -> None:
         os.close(file)
 
 
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # also wide ones
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Iterable[Any]], end: str = "\n") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +11,12 @@ import pytest
 from tests.contract.engine import alive
 from tests.yard import Yard, opened, until
 
-HIDE = "(setsid env -i sh -c 'echo $$ >{name}; exec sleep 1000' >/dev/null 2>&1 </dev/null &); echo on; sleep 1000"
+HIDE = "(setsid env -i {mark} sh -c 'echo $$ >{name}; exec sleep 1000' >/dev/null 2>&1 </dev/null &); echo on; {last}"
 
 
-def _hide(yard: Yard, name: str) -> tuple[str, int]:
+def _hide(yard: Yard, name: str, mark: str = "", last: str = "sleep 1000") -> tuple[str, int]:
     """A job and the process that hides from it."""
-    job = yard.submit("--", "sh", "-c", HIDE.format(name=name))
+    job = yard.submit("--", "sh", "-c", HIDE.format(name=name, mark=mark, last=last))
     yard.await_output(job, b"on\n")
     path: Path = yard.cwd / name
     until(lambda: path.exists() and path.read_text().endswith("\n"), "the process that hides")
@@ -81,3 +82,48 @@ def test_an_orphan_of_either_of_two_jobs_ends_with_the_last_of_them(census: Yard
     _cancel(census, first)
     assert not alive(hidden)
     assert _leftovers(census)["state"] == "ok"
+
+
+@pytest.mark.parametrize("mark", ["page", "notices", "daemon-0", "elsewhere/jobs/1/1", "{other}", "{over}"])
+def test_a_forged_mark_hides_nothing(census: Yard, mark: str) -> None:
+    over = census.wait(census.submit("--", "true"))["id"]
+    other = str(int(over) + 1000)
+    folders = {name: f"{census.data_dir}/jobs/{job}/1" for name, job in (("other", other), ("over", over))}
+    job, hidden = _hide(census, "hidden", f"GPUYARD_RUN={mark.format(**folders)}")
+    _cancel(census, job)
+    assert not alive(hidden)
+    assert _leftovers(census)["state"] == "ok"
+
+
+def test_an_orphan_of_either_of_two_jobs_that_end_at_once_ends_with_them(census: Yard) -> None:
+    """Both are found to be over in one look at all processes; the orphan is the last one's."""
+    wait = "while [ ! -e go ]; do sleep 0.01; done"
+    first = census.submit("--", "sh", "-c", f"echo on; {wait}")
+    census.await_output(first, b"on\n")
+    second, hidden = _hide(census, "hidden", last=wait)
+    assert census.daemon is not None
+    wrappers = [int((census.data_dir / "jobs" / job / "1" / "pid").read_text().split()[0]) for job in (first, second)]
+    census.daemon.send_signal(signal.SIGSTOP)
+    try:
+        (census.cwd / "go").touch()
+        until(lambda: not any(map(alive, wrappers)), "the end of both")
+    finally:
+        census.daemon.send_signal(signal.SIGCONT)
+    census.wait(first), census.wait(second)
+    assert not alive(hidden)
+    assert _leftovers(census)["state"] == "ok"
+
+
+def test_doctor_counts_the_jobs_whose_orphans_a_new_daemon_does_not_see(own_yard: Yard) -> None:
+    own_yard.environment["GPUYARD_CGROUPS"] = "false"
+    own_yard.serve()
+    job = own_yard.submit("--", "sleep", "1000")
+    own_yard.client.job(job, wait=30, until="start")
+    assert _leftovers(own_yard)["state"] == "ok"
+    own_yard.end(signal.SIGKILL)
+    own_yard.serve()
+    found = _leftovers(own_yard)
+    expected = f"1 of the running jobs ({job}) began before this daemon did, and without a cgroup"
+    assert (found["state"], found["found"]) == ("warn", expected)
+    _cancel(own_yard, job)
+    assert _leftovers(own_yard)["state"] == "ok"

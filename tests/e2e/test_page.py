@@ -194,7 +194,7 @@ def test_the_page_itself_may_look_and_nothing_else(watched: Door) -> None:
     assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n", "it goes before the daemon does"
     environment = Path(f"/proc/{pid}/environ").read_bytes()
     assert b"GPUYARD_TOKEN" not in environment
-    assert b"GPUYARD_RUN=page" in environment
+    assert b"GPUYARD_RUN=daemon-" in environment, "it is not taken for the remains of a job"
 
 
 def test_by_tls(own_yard: Yard, tmp_path: Path) -> None:

@@ -242,12 +242,13 @@ STAND_INS = """#!/bin/bash
 echo $SLURM_NTASKS $SLURM_RESTART_COUNT; squeue -h -j $SLURM_JOB_ID -o '%i %T %u'
 if [ $SLURM_RESTART_COUNT = 0 ]; then scontrol requeue $SLURM_JOB_ID; exit 0; fi
 first=$(sbatch --parsable --hold --wrap 'echo hi')
-sbatch -H --time=2 -J inner <<'END'
+inner=$(printf 'inner\\033[2J')
+sbatch -H --time=2 -J "$inner" <<'END'
 #!/bin/sh
 true
 END
-squeue --me -h -t PENDING -o '%.5j|%t'
-scancel $first; scancel --name inner
+squeue --me -h -t PENDING -o '%.5j|%t'; squeue --me -h -t PD -n "$inner" -o %j
+scancel $first; scancel --name "$inner"
 squeue --me -t PD | wc -l
 scancel --signal USR1 $first
 """
@@ -264,7 +265,7 @@ def test_slurms_programs_have_stand_ins_within_a_job(yard: Yard, here: Path) -> 
     user, last = job["user"], int(id) + 2
     out = (here / f"slurm-{id}.out").read_text() if job["output"] else yard("logs", id).out
     assert out.splitlines() == [
-        "2 1", f"{id} RUNNING {user}", f"Submitted batch job {last}", " wrap|PD", "inner|PD", "1",
+        "2 1", f"{id} RUNNING {user}", f"Submitted batch job {last}", " wrap|PD", "inner|PD", "inner [2J", "1",
         "scancel: error: jobs are not sent USR1 from outside; submit them with --signal USR1@60s",
     ]  # fmt: skip
     assert (job["attempt"], job["time_limit"], yard.client.job(str(last))["time_limit"]) == (2, 5400, 120)

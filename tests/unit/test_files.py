@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 from contextlib import suppress
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpuyard import files
-from gpuyard.files import cell, csv_text, replace_file, replacing, write_atomically
+from gpuyard.files import cell, csv_text, replace_file, replacing, without_formula, write_atomically
+from gpuyard.sim.trace import Trace
+from gpuyard.sim.traces import read, write
 
 SOURCES = Path(files.__file__).parent
 
@@ -64,3 +67,12 @@ def test_a_table_has_no_formulas_and_keeps_its_numbers() -> None:
     rows = [("=cmd|' /C calc'!A0", cell(-1.5), -2, None), ("@x", cell(1e20), "-", "+a")]
     lines = csv_text(("name", "=a", "n", "m"), rows).splitlines()
     assert lines == ["name,'=a,n,m", "'=cmd|' /C calc'!A0,-1.5,-2,", "'@x,1e+20,'-,'+a"]
+
+
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "'=x", "-x", "-1", "'-1", "@", "\uff1dx", "'"])
+def test_a_trace_has_no_formulas_and_reads_back_as_it_was(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    write(Trace.of([0.0], [1.0], [1], ids=["a"], users=[name]), path)
+    cells = next(csv.DictReader(path.read_text().splitlines()[-2:]))
+    assert without_formula(cells["user"]) == cells["user"]
+    assert read(path).users == [name]

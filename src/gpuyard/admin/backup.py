@@ -26,7 +26,7 @@ from gpuyard.config import Settings
 from gpuyard.daemon.store.database import BESIDE, VERSION, HighWater, integrity, name_aside, set_aside
 from gpuyard.engines.local import output, stored_attempts
 from gpuyard.errors import UserError
-from gpuyard.files import point, replacing
+from gpuyard.files import point, replacing, sync
 from gpuyard.spec.notation import number_of
 
 FORMAT = 1
@@ -251,14 +251,6 @@ def _digest(path: Path) -> str:
 
 def read_only(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
-
-
-def sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @dataclass(frozen=True, slots=True)

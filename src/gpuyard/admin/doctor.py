@@ -224,8 +224,10 @@ def leftovers(patient: Installation) -> Iterator[Finding]:
         standing = known.get(job)
         if standing is None or standing.over or standing.attempt != attempt:
             left.setdefault(job, []).extend(pids)
-    readable = patient.pid is not None and _variables(patient) is not None
-    strays = stored_attempts.unplaced(patient.pid, living) if patient.pid and readable else []
+    strays, former = list[int](), list[str]()
+    if patient.pid and _variables(patient) is not None:
+        open_ones = [(job, standing.attempt) for job, standing in known.items() if not standing.over]
+        strays, former = stored_attempts.unplaced(patient.pid, patient.settings.jobs_dir, open_ones)
     if left:
         named = "; ".join(f"job {job}: {' '.join(map(str, pids))}" for job, pids in list(left.items())[:_NAMED])
         numbers = " ".join(str(pid) for pids in left.values() for pid in pids)
@@ -236,7 +238,11 @@ def leftovers(patient: Installation) -> Iterator[Finding]:
         numbers, several = " ".join(map(str, strays)), len(strays) > 1
         text = f"{len(strays)} process{'es' * several} of jobs, of which ones is not known: {numbers}"
         yield warn(check, text, f"they end with the last job that may have started them; or kill {numbers}")
-    if not left and not strays:
+    if former:
+        which = ", ".join(former[:_NAMED])
+        text = f"{len(former)} of the running jobs ({which}) began before this daemon did, and without a cgroup"
+        yield warn(check, text, "a process that hides from such a job can outlive it; look for it when the job is over")
+    if not left and not strays and not former:
         yield ok(check, "no process is left of a job that is over")
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuyard.admin.backup import read_only, sync
+from gpuyard.admin.backup import read_only
 from gpuyard.config import Settings
 from gpuyard.core.events import Cancelled, Opened, Placed
 from gpuyard.core.model import Cluster, Phase
@@ -26,6 +26,7 @@ from gpuyard.daemon.store.database import BESIDE, HighWater, open_store, set_asi
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record, Row, decode, encode
 from gpuyard.errors import GpuyardError, UserError
+from gpuyard.files import sync
 
 _EVENTS = ("seq", "at", "kind", "job", "attempt", "data")
 _MESSAGE = "cancelled: what happened after it was submitted could not be read from a damaged store; see its output"

@@ -78,5 +78,7 @@ def _fail_usage(error: Any) -> None:
 
 
 def _fail(message: str, code: int, *more: str) -> None:
-    print(f"gpuyard: error: {' '.join(message.split())}", *more, sep="\n", file=sys.stderr)
+    from gpuyard.cli.terminal.output import say
+
+    say("\n".join((f"gpuyard: error: {' '.join(message.split())}", *more)))
     sys.exit(code)

@@ -11,6 +11,7 @@ import numpy as np
 from gpuyard.core.columns import COLUMNS
 from gpuyard.core.loops.pool import Floats
 from gpuyard.core.policy import Policy, define
+from gpuyard.errors import told_by
 
 _EDGES = {
     "wait": (0.0, 1e-9, 1e7),
@@ -49,14 +50,16 @@ def _problems(policy: Policy) -> Iterator[str]:
     before = {name: values.copy() for name, values in ordinary.items()}
     try:
         result = _call(policy, ordinary)
-    except (Exception, SystemExit) as error:  # the user's own code: anything may come out of it
-        yield f"it fails on an ordinary queue: {type(error).__name__}: {error}"
+    except BaseException as error:  # the user's own code: anything may come out of it
+        yield f"it fails on an ordinary queue: {told_by(error)}"
         return
     if result.shape not in ((50,), ()):
         yield f"it returned an array of shape {result.shape} for 50 jobs; it must return one number per job"
         return
-    if result.dtype.kind not in "fiub":
-        yield f"it returned {result.dtype} values; it must return one number per job (does it end with a return?)"
+    is_number = result.dtype.kind in "fiub"
+    if not is_number or np.isnan(result).all():
+        said = "'not a number'" if is_number else f"{result.dtype} values"
+        yield f"it fails on an ordinary queue: it returned {said}; it must return one number per job"
         return
     for name, values in before.items():
         if not np.array_equal(values, ordinary[name]):
@@ -75,15 +78,15 @@ def _edges(policy: Policy) -> Iterator[str]:
             queue = {n: np.array([value if n == name else v]) for n, v in base.items()}
             try:
                 result = _call(policy, queue)
-            except (Exception, SystemExit) as error:  # as above
-                yield f"it fails where {name} is {value:g}: {type(error).__name__}: {error}"
+            except BaseException as error:  # as above
+                yield f"it fails where {name} is {value:g}: {told_by(error)}"
                 continue
             if np.isnan(result.astype(np.float64)).any():
                 yield f"it returns 'not a number' where {name} is {value:g}"
     try:
         _call(policy, {name: np.empty(0) for name in policy.columns})
-    except (Exception, SystemExit) as error:  # as above
-        yield f"it fails on an empty queue: {type(error).__name__}: {error}"
+    except BaseException as error:  # as above
+        yield f"it fails on an empty queue: {told_by(error)}"
 
 
 def _elementwise(policy: Policy, queue: dict[str, Floats], result: Floats) -> Iterator[str]:

@@ -16,7 +16,7 @@ from gpuyard.core.loops.backfill import DISCIPLINES
 from gpuyard.core.loops.pool import CLUSTERING, CONSOLIDATE, FGD, FIRST, PACK, PACKING, RANDOM, SPREAD, Floats, Ints
 from gpuyard.core.queue_features import QUEUE_FEATURES
 from gpuyard.core.state import State
-from gpuyard.errors import UserError, suggest
+from gpuyard.errors import UserError, suggest, told_by
 from gpuyard.units import parse_duration
 
 CONSIDERATE = "considerate"
@@ -137,8 +137,8 @@ class Policy:
                 returned = np.asarray(self(*values))
         except UserError:
             raise
-        except (Exception, SystemExit) as error:  # a user's own function may raise anything
-            raise PolicyError(f"policy {self.name} failed: {type(error).__name__}: {error}") from error
+        except BaseException as error:  # a user's own function may raise anything
+            raise PolicyError(f"policy {self.name} failed: {told_by(error)}") from error
         if returned.dtype.kind not in "fiub":
             raise PolicyError(f"policy {self.name} must return one number per job; does it end with a return?")
         keys = returned.astype(np.float64, copy=False)

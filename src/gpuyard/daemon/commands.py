@@ -29,7 +29,7 @@ from gpuyard.daemon.jobs.intake import BatchOptions, Intake, IntakeResult, JobRe
 from gpuyard.daemon.jobs.outcomes import Outcomes
 from gpuyard.daemon.jobs.progress_reader import Expected
 from gpuyard.daemon.jobs.stops import REQUEUED, Stops
-from gpuyard.daemon.planning import Planning, failure_of
+from gpuyard.daemon.planning import TRIAL, Planning, failure_of, in_time
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.daemon.store.reader import Answered
 from gpuyard.errors import UserError
@@ -142,9 +142,10 @@ class Previews:
     def look(self, planner: OrderedPlanner) -> Preview:
         state, now = self._context.state, self._context.clock.now()
         try:
-            plan = self._planning.plan_by(planner, now)
-            new = _order(planner, state, now)
-        except (Exception, SystemExit) as error:  # a policy may be a user's own code: anything may come out of it
+            with in_time(planner, TRIAL):
+                plan = self._planning.plan_by(planner, now)
+                new = _order(planner, state, now)
+        except BaseException as error:  # a policy may be a user's own code: anything may come out of it
             why = failure_of(planner, error)
             raise UserError(f"policy {planner.text} fails on this queue ({why}), so it cannot be used") from error
         before = self._planning.by_policy(lambda present: _order(present, state, now))

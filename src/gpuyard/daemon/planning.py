@@ -6,7 +6,8 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,7 +27,7 @@ from gpuyard.daemon.devices.admission import Admission
 from gpuyard.daemon.jobs.stops import Stops
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record
-from gpuyard.errors import UserError
+from gpuyard.errors import UserError, told_by
 from gpuyard.policies.guard import details_of, forced_hash, guard_of, policy_of_settings, serve_policy
 from gpuyard.policies.resolver import make_planner
 
@@ -66,10 +67,10 @@ def configured_policy(store: Store, settings: Settings) -> ConfiguredPolicy:
         if before is None or not isinstance(before.event, PolicySet):
             raise
         wanted = before.details.get("in_place_of") or before.event.policy
-        spec = parse_spec(wanted)
-        if not spec.name.startswith(LEARNED) or spec.name != parse_spec(settings.policy).name:
+        spec, own = parse_spec(wanted), ".py:" in wanted
+        if not (own or spec.name.startswith(LEARNED)) or spec.name != parse_spec(settings.policy).name:
             raise  # it has never decided here: rather a mistake than an accident
-        base = (before.details.get("learned") or {}).get("base")
+        base = (before.details.get("learned") or {}).get("base") or (own and Settings._field_defaults["policy"])
         text = f"{base}@{spec.discipline}@{spec.placement}" if base else before.event.policy
         log.warning("policy %s cannot be used any more; going on with %s: %s", wanted, text, error)
         return ConfiguredPolicy(make_planner(text), wanted, str(error))
@@ -88,6 +89,8 @@ def rules_to_set(state: State, settings: Settings) -> Rules | None:
 
 Found = TypeVar("Found")
 _REST = 1.0  # seconds for which nothing is planned after a launch that failed
+_LONGEST = 10.0  # seconds that a plan by a policy of a user's own may take; when it is tried, `TRIAL`
+TRIAL = 1.0
 _LATE = 1.0  # seconds by which a plan may be late and still be made for the instant that it was due at
 
 
@@ -100,11 +103,20 @@ def failure_of(planner: OrderedPlanner, error: BaseException) -> str:
     """How a policy failed, as `ZeroDivisionError: division by zero`."""
     if isinstance(error, UserError):  # told by the policy itself
         return str(error).removeprefix(f"policy {planner.policy.name} failed: ")
-    return f"{type(error).__name__}: {error}"
+    return told_by(error)
 
 
 def _failure(wanted: str, instead: str, why: str) -> str:
     return f"policy {wanted} failed ({why}), so {instead} decides; correct it, then gpuyard policy set {wanted}"
+
+
+@contextmanager
+def in_time(planner: OrderedPlanner, most: float) -> Iterator[None]:
+    """Let a policy of a user's own fail where it takes too long."""
+    began = time.monotonic()
+    yield
+    if planner.policy.source and (taken := time.monotonic() - began) > most:
+        raise UserError(f"it took {taken:.1f} s, while everybody waits; {most:g} s are allowed")
 
 
 class Planning:
@@ -133,39 +145,44 @@ class Planning:
 
     def take_up_policy(self, now: float) -> None:
         """Use the policy that an admin set since the configured one was last changed; else the configured one."""
-        found, latest = self.configured, None
+        found, chosen = self.configured, list[Record]()
         for record in self._context.store.latest("PolicySet"):
-            latest = latest or record
             if record.details.get("configured") and isinstance(record.event, PolicySet):
                 before = record.details.get("in_place_of") or record.event.policy
                 if before == (found.in_place_of or found.planner.text):
-                    if latest is not record and self._use_chosen(latest, now):
-                        return
-                    same = record.event.policy == found.planner.text and _is_same_policy(found.planner, record)
-                    if latest is record and same:
-                        return
+                    if chosen:
+                        self._use_chosen(chosen, now)
+                    elif record.event.policy != found.planner.text or not _is_same_policy(found.planner, record):
+                        break
+                    return
                 break
+            chosen.append(record)
         self._context.record(PolicySet(now, found.planner.text), **found.details())
 
-    def _use_chosen(self, record: Record, now: float) -> bool:
-        """Use a policy that an admin set; False if it cannot be used any more."""
-        assert isinstance(record.event, PolicySet)
-        text, limit = record.event.policy, self._context.settings.learned_limit
-        try:
-            planner = serve_policy(text, forced_before=forced_hash(record.details), limit=limit)
-        except UserError as error:  # its file is gone, for example: the queue must go on
-            log.warning("policy %s cannot be used any more; going on with the configured one: %s", text, error)
-            self.trouble = f"policy {text} cannot be used any more, so {self.planner.text} decides: {error}"
-            return False
-        if planner.text != self.planner.text:
-            self.former = self.planner
-        self.planner = planner
-        if wanted := record.details.get("in_place_of"):
-            self.trouble = _failure(wanted, text, record.details.get("because", ""))
-        if not _is_same_policy(planner, record):
-            log.warning("the file of policy %s has changed since it was set", text)
-            self._context.record(PolicySet(now, planner.text), because="its file has changed", **details_of(planner))
-        return True
+    def _use_chosen(self, records: list[Record], now: float) -> None:
+        """Use the policy that an admin set, by the newest of these; if it cannot be used now, the one before it."""
+        failed, why, usable = set[str](), "", dict[str, OrderedPlanner]()
+        wanted, limit = records[0].details.get("in_place_of", ""), self._context.settings.learned_limit
+        for record in records:
+            assert isinstance(record.event, PolicySet)
+            text = record.event.policy
+            if len(usable) < 2 and text not in failed and text not in usable:
+                try:
+                    usable[text] = serve_policy(text, forced_before=forced_hash(record.details), limit=limit)
+                except UserError as error:  # its file is gone, for example: the queue must go on
+                    log.warning("policy %s cannot be used any more: %s", text, error)
+                    failed.add(text)
+                    if record is records[0]:
+                        wanted, why = text, str(error)
+            failed.add(record.details.get("in_place_of", ""))
+        self.planner, self.former, *_ = *usable.values(), self.configured.planner, None
+        if why:
+            self.trouble = f"policy {wanted} cannot be used any more, so {self.planner.text} decides: {why}"
+        elif wanted:
+            self.trouble = _failure(wanted, self.planner.text, records[0].details.get("because", ""))
+        if why or not _is_same_policy(self.planner, records[0]):
+            told = {"in_place_of": wanted, "because": why} if why else {"because": "its file has changed"}
+            self._context.record(PolicySet(now, self.planner.text), **told, **details_of(self.planner))
 
     def due(self) -> float:
         """When to plan again though nothing happens, on the monotonic clock."""
@@ -230,7 +247,8 @@ class Planning:
         return self.by_policy(lambda planner: self.plan_by(planner, now))
 
     def plan_by(self, planner: OrderedPlanner, now: float) -> Plan:
-        plan = planner.plan(self.snapshot(now))
+        with in_time(planner, _LONGEST):
+            plan = planner.plan(self.snapshot(now))
         avoid(self._context.state, plan, now)
         validate(self._context.state, plan)
         return plan
@@ -243,7 +261,7 @@ class Planning:
         if not self._failed:
             try:
                 return look(self.planner)
-            except (Exception, SystemExit) as error:  # a policy may be a user's own code: anything may come out of it
+            except BaseException as error:  # a policy may be a user's own code: anything may come out of it
                 if self.planner.text == _default(self._context.settings).text:
                     raise
                 self._failed = failure_of(self.planner, error)
@@ -251,7 +269,7 @@ class Planning:
         if self.former is not None and self.former.text != self.planner.text:
             try:
                 return look(self.former)
-            except (Exception, SystemExit):
+            except BaseException:
                 log.warning("policy %s, which decided before, failed as well", self.former.text, exc_info=True)
         self.former = _default(self._context.settings)
         return look(self.former)

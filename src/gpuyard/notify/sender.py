@@ -18,7 +18,7 @@ from urllib.parse import quote
 from gpuyard.config import Settings
 from gpuyard.engines.base import LaunchRefused
 from gpuyard.engines.local.accounts import NOBODY, Account, account_of
-from gpuyard.engines.local.processes import MARK
+from gpuyard.engines.local.processes import MARK, OWN_MARK
 from gpuyard.errors import GpuyardError
 from gpuyard.notify.outbox import Delivery
 from gpuyard.notify.subscriptions import MAIL, scrub
@@ -168,7 +168,7 @@ def _environment(account: Account | None) -> dict[str, str]:
     """
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     home = os.environ.get("HOME", "/") if account is None else "/"
-    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **passed, "HOME": home, MARK: "notices"}
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **passed, "HOME": home, MARK: OWN_MARK}
 
 
 def _no_answer(began: float) -> str:

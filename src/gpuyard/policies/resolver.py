@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuyard.core.planner import OrderedPlanner, ordered
 from gpuyard.core.policies import ALIASES, POLICIES
 from gpuyard.core.policy import LEARNED, Policy, PolicyError, Spec, define, parse_spec, postponed
-from gpuyard.errors import UserError, suggest
+from gpuyard.errors import UserError, suggest, told_by
 
 
 def find_policy(name: str) -> Policy:
@@ -101,9 +101,9 @@ def load_policy(path: Path, function: str) -> Policy:
         spec.loader.exec_module(module)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    except (Exception, SystemExit) as error:  # whatever a user's file may raise is the user's to mend
-        what = error.msg if isinstance(error, SyntaxError) else error
-        raise UserError(f"{_location_of(error, path)}: {type(error).__name__}: {what}") from None
+    except BaseException as error:  # whatever a user's file may raise is the user's to mend
+        what = f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else told_by(error)
+        raise UserError(f"{_location_of(error, path)}: {what}") from None
     finally:
         postponed.reset(before)
     found = getattr(module, function.replace("-", "_"), None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from tests.yard import call
 
 from gpuyard.cli.jobs.logs import ScreenFilter
 from gpuyard.cli.terminal.output import json_text
@@ -45,3 +47,10 @@ def test_json_says_the_same_and_acts_on_no_terminal() -> None:
         assert json.loads(text) == said
         assert "\u00e4\U0001f600" in text
         assert not any(one in text for one in "\x9b\x7f\u202e\u2066\u200f\u061c\u2028")
+
+
+def test_no_error_acts_on_a_terminal(tmp_path: Path) -> None:
+    """It may hold a file's name, or what somebody called a job."""
+    done = call("simulate", "a\x1b]0;title\x07\x9b2J\u202e.swf", cwd=tmp_path)
+    assert done.code == 2
+    assert "a ]0;title  2J .swf" in done.err

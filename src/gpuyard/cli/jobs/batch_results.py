@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpuyard.cli.terminal import output
 from gpuyard.cli.terminal.live_view import LiveView
 from gpuyard.cli.terminal.styled_lines import Line, Piece, clip, table, text_columns
-from gpuyard.cli.terminal.text_table import far_of, indices, instant, now, print_table, wrap
+from gpuyard.cli.terminal.text_table import far_of, indices, instant, now, print_table, visible, wrap
 from gpuyard.client.retry import patiently
 from gpuyard.units import format_duration, format_size
 
@@ -165,7 +165,8 @@ def report_lines(report: BatchReport) -> list[str]:
         f"{many:,} {name}" for name, many in (("failed", report["failed"]), ("refused", report["refused"])) if many
     ]
     going = "" if report["state"] == "over" else ", and it is not over"
-    lines = [f"batch {report['batch']} ({report['name']}): {', '.join(counts)} of {report['rows']:,}{going}"]
+    name = visible(report["name"])
+    lines = [f"batch {report['batch']} ({name}): {', '.join(counts)} of {report['rows']:,}{going}"]
     if report["makespan"]:
         lines += _achieved(report)
     waves = report["waves"] if len(report["waves"]) > 1 else []

@@ -166,6 +166,8 @@ def _cells(job: Job) -> dict[str, str]:
 
 
 def _line(layout: str, cells: Mapping[str, str]) -> str:
+    from gpuyard.cli.terminal.text_table import visible
+
     def fill(match: re.Match[str]) -> str:
         right, width, letter = match.groups()
         if letter not in cells:
@@ -173,7 +175,7 @@ def _line(layout: str, cells: Mapping[str, str]) -> str:
         text = cells[letter][: int(width)] if width else cells[letter]
         return text.rjust(int(width or 0)) if right else text.ljust(int(width or 0))
 
-    return _FIELD.sub(fill, layout).rstrip()
+    return visible(_FIELD.sub(fill, layout).rstrip())
 
 
 def scontrol(words: Sequence[str]) -> None:
@@ -196,7 +198,7 @@ def main() -> None:
     try:
         _PROGRAMS[program](words)
     except GpuyardError as error:
-        print(f"{program}: error: {error}", file=sys.stderr)
+        output.say(f"{program}: error: {error}")
         sys.exit(1)
     except BrokenPipeError:  # the reader has seen enough
         sys.stderr.close()

@@ -49,6 +49,14 @@ class Folders:
             return None
         return (parts[0], int(parts[1])) if str(self.directory / parts[0] / parts[1]) == mark else None
 
+    def is_of_mps(self, mark: str, uid: int | None) -> bool:
+        """Whether a mark names the directory of a control daemon of MPS, which is its user's own; root starts it."""
+        place, name = os.path.split(mark)
+        folder = self.directory.parent / "mps"
+        with suppress(OSError):
+            return os.path.realpath(place) == str(folder) and uid in (os.geteuid(), os.lstat(folder / name).st_uid)
+        return False
+
     def work(self, job: str) -> Path:
         _check(job)
         return self._work / job

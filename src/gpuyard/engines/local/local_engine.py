@@ -63,6 +63,7 @@ class LocalEngine:
         self._beginning: set[LocalAttempt] = set()
         self._ending: set[LocalAttempt] = set()
         self._reports: list[Report] = []
+        self._placed: dict[int, str | None] = {}  # the strays of the last census
         self._trimmer = output.Trimmer(self._directory)
 
     def nodes(self) -> Sequence[Node]:
@@ -218,7 +219,7 @@ class LocalEngine:
                 orphan = process.pid
             process = processes.look(process.parent)
         mark = processes.mark_of(pid)
-        found = self._folders.parse(self._placed().get(orphan) if mark is None and orphan else mark)
+        found = self._folders.parse((orphan and self._strays().get(orphan)) or mark)
         return found if found and self._vouches(found, pid) else None
 
     def _vouches(self, found: tuple[str, int], pid: int) -> bool:
@@ -321,11 +322,21 @@ class LocalEngine:
             for run in counted:
                 run.look_at = allowed
             return
+        ready = []
         for run, members in self._take_census(counted, now):
             if run.ended and not members and (run.cgroup is None or run.cgroup.remove()):
-                self._finish(run)
+                ready.append(run)
             else:
                 self._advance(run, members, now)
+        for run in ready:
+            if not self._is_left_to(run, ready):
+                self._finish(run)
+
+    def _is_left_to(self, run: LocalAttempt, ready: Sequence[LocalAttempt]) -> bool:
+        """Whether an orphan that several attempts may have started is this one's when all that are ready are over."""
+        others = [one for one in ready if one.uid == run.uid and one.ours and not one.cgroup]
+        first = min(others, key=lambda one: one.suspect().started or 0, default=None)
+        return None in self._placed.values() and len(others) > 1 and run is first
 
     def _is_gone(self, run: LocalAttempt) -> bool:
         """Whether nothing is left of an attempt whose whole life we saw, without a look at all processes.
@@ -337,28 +348,34 @@ class LocalEngine:
             return False
         if not run.ours or not self._adopts or not processes.is_empty(run.pid):
             return False
-        marks = [processes.mark_of(pid) for pid in processes.orphans(self._wrappers)]
-        return str(run.folder) not in marks and (run.cgroup is not None or None not in marks)
+        found = [(pid, processes.mark_of(pid)) for pid in processes.orphans(self._wrappers)]
+        return all(mark != str(run.folder) and (run.cgroup or self._shows(pid, mark)) for pid, mark in found)
 
-    def _placed(self) -> dict[int, str]:
-        """The orphans without a mark whose attempt is known by elimination: the folder of each.
+    def _shows(self, pid: int, mark: str | None) -> bool:
+        """Whether a mark tells whose a process is: of a living attempt of its user, of MPS, or the daemon's."""
+        if mark is None:
+            return False
+        uid = processes.user_of(pid)
+        if run := self._runs.get(self._folders.parse(mark) or ("", 0)):
+            return run.uid is None or uid in (run.uid, self._uid)
+        return mark == processes.OWN_MARK or self._folders.is_of_mps(mark, uid)
+
+    def _strays(self) -> dict[int, str | None]:
+        """The orphans that do not show their attempt: the folder of each, by elimination.
 
         Where several attempts may have started one, it is of none while two of them live, and of the last in the end.
         """
-        found = {}
-        for stray in processes.strays(os.getpid()) if self._adopts else ():
-            uid = processes.user_of(stray.pid)
-            able = (run for run in self._runs.values() if run.ours and not run.cgroup and run.uid in (None, uid))
-            began = {str(run.folder): run.claim.wrapper.started if run.claim else 0 for run in able}
-            if folder := processes.place(stray, began):
-                found[stray.pid] = folder
-        return found
+        if not self._adopts:
+            return {}
+        able = [run.suspect() for run in self._runs.values() if run.ours and not run.cgroup]
+        return processes.strays(os.getpid(), able, self._shows)
 
     def _take_census(self, runs: Sequence[LocalAttempt], now: float) -> list[tuple[LocalAttempt, list[int]]]:
         for run in runs:
             if now >= run.kill_at:
                 run.halt_group()
-        placed = self._placed()
+        self._placed = self._strays()
+        placed = {pid: folder for pid, folder in self._placed.items() if folder}
         members = self._census.take([run.suspect() for run in runs], placed)
         doomed = [run for run in runs if now >= run.kill_at and members[str(run.folder)]]
         if doomed:

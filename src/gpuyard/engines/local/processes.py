@@ -9,17 +9,20 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import secrets
 import select
 import signal
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from gpuyard.engines.base import EngineError
 
 MARK = "GPUYARD_RUN"  # the environment variable that tells which attempt, of which engine, a process belongs to
+OWN = "daemon-"
+OWN_MARK = f"{OWN}{secrets.token_hex(8)}"  # of what the daemon runs itself; secret, since jobs can have any mark
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # of linux/prctl.h
@@ -27,7 +30,6 @@ _KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MOST_DESCENDANTS = 1000
 _LOOK = 0.1  # seconds between looks at processes without a pidfd
-A = TypeVar("A")  # what names an attempt
 
 
 class Process(NamedTuple):
@@ -331,21 +333,25 @@ def orphans(known: Collection[int]) -> list[int]:
     return living
 
 
-def strays(daemon: int) -> list[Process]:
-    """Orphans without a mark below a daemon, which is a subreaper: each is of some job, and does not say of which.
+def strays(
+    daemon: int, attempts: Collection[Suspect], shown: Callable[[int, str | None], bool]
+) -> dict[int, str | None]:
+    """Orphans below a daemon, which is a subreaper, that are of some job and do not show of which.
 
-    What the daemon itself starts carries a mark or shares its session; before its exec it has the daemon's command
-    line, during the exec none.
+    Each comes with the folder of its attempt by elimination: the only one that its user had before it; None if there
+    are several. What the daemon itself starts has a mark or shares its session; before its exec, as the daemon's user,
+    it has the daemon's command line, during the exec none.
     """
-    itself, own = look(daemon), (b"", None, read_proc(daemon, "cmdline"))
-    found = (look(pid) for pid in _children(daemon) if mark_of(pid) is None and read_proc(pid, "cmdline") not in own)
-    return [one for one in found if one and itself and not one.dead and one.session != itself.session]
-
-
-def place(stray: Process, attempts: Mapping[A, int]) -> A | None:
-    """Whose a stray is by elimination: its attempt was there before it. `attempts` holds their start times."""
-    able = [attempt for attempt, started in attempts.items() if started <= stray.started]
-    return able[0] if len(able) == 1 else None
+    itself, user, own = look(daemon), user_of(daemon), (b"", None, read_proc(daemon, "cmdline"))
+    found: dict[int, str | None] = {}
+    for pid in _children(daemon):
+        one, uid = look(pid), user_of(pid)
+        if not one or not itself or one.dead or one.session == itself.session or shown(pid, mark_of(pid)):
+            continue
+        if uid != user or read_proc(pid, "cmdline") not in own:
+            able = [by for by in attempts if by.uid in (None, uid) and (by.started or 0) <= one.started]
+            found[pid] = able[0].folder if len(able) == 1 else None
+    return found
 
 
 def _children(parent: int) -> set[int]:

@@ -6,7 +6,7 @@ import errno
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -125,24 +125,36 @@ def living(directory: Path) -> dict[tuple[str, int], list[int]]:
     membership = Membership(place)
     found: dict[tuple[str, int], list[int]] = {}
     for pid in processes.everyone():
-        if pid != os.getpid() and (owner := _owner(pid, f"{place}/", membership)):
+        if pid != os.getpid() and (owner := membership.owner(pid) or _marked(processes.mark_of(pid), place)):
             found.setdefault(owner, []).append(pid)
     return found
 
 
-def _owner(pid: int, prefix: str, membership: Membership) -> tuple[str, int] | None:
-    """The attempt that a process is of, by its mark; if it has none, by its cgroup."""
-    mark = processes.mark_of(pid)
-    if mark is None:
-        return membership.owner(pid)
-    job, _, attempt = mark.removeprefix(prefix).partition("/")
-    return (job, int(attempt)) if mark.startswith(prefix) and attempt.isdecimal() else None
+def _marked(mark: str | None, place: Path) -> tuple[str, int] | None:
+    job, _, attempt = (mark or "").removeprefix(f"{place}/").partition("/")
+    return (job, int(attempt)) if mark == f"{place}/{job}/{attempt}" and attempt.isdecimal() else None
 
 
-def unplaced(daemon: int, attempts: Mapping[tuple[str, int], Sequence[int]]) -> list[int]:
-    """The processes below a daemon that are of a job, but of more than one of these perhaps."""
-    looks = {attempt: [processes.look(pid) for pid in pids] for attempt, pids in attempts.items()}
-    began = {attempt: min((one.started for one in found if one), default=0) for attempt, found in looks.items()}
-    known = {pid for pids in attempts.values() for pid in pids}
-    strays = (stray for stray in processes.strays(daemon) if stray.pid not in known)
-    return [stray.pid for stray in strays if processes.place(stray, began) is None]
+def unplaced(daemon: int, directory: Path, attempts: Collection[tuple[str, int]]) -> tuple[list[int], list[str]]:
+    """Without cgroups: orphans of perhaps several of these attempts, and the jobs whose orphans a former daemon had."""
+    place = directory.resolve()
+    membership, known, ours, former = Membership(place), dict[tuple[str, int], wrapper.Claim](), [], []
+    for job, attempt in attempts:
+        claim = wrapper.read_claim(folder := place / job / str(attempt))
+        now = processes.look(claim.wrapper.pid) if isinstance(claim, wrapper.Claim) else None
+        if isinstance(claim, wrapper.Claim) and now is not None and now.started == claim.wrapper.started:
+            known[job, attempt] = claim
+            if now.parent != daemon and not claim.cgroup:
+                former.append(job)
+            elif not claim.cgroup:
+                ours.append(processes.Suspect(str(folder), now.pid, now.started, claim.uid))
+
+    def shown(pid: int, mark: str | None) -> bool:
+        if membership.owner(pid):
+            return True
+        if claim := known.get(_marked(mark, place) or ("", 0)):
+            return claim.uid is None or processes.user_of(pid) == claim.uid or pid == claim.wrapper.pid
+        return (mark or "").startswith((processes.OWN, f"{place.parent / 'mps'}/"))
+
+    found = processes.strays(daemon, ours, shown)
+    return [pid for pid, folder in found.items() if folder is None], former

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from gpuyard.client.transport import reachable
 from gpuyard.config import Settings
-from gpuyard.engines.local.processes import MARK, reap
+from gpuyard.engines.local.processes import MARK, OWN_MARK, reap
 from gpuyard.server.sockets import listen
 
 log = logging.getLogger("gpuyard")
@@ -220,7 +220,7 @@ class PageSupervisor:
         """A part of the daemon's. `MARK` keeps the process from being taken for the remains of a job."""
         passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
         home = "/" if self._settings.shared else os.environ.get("HOME", "/")
-        found = {"PATH": "/usr/local/bin:/usr/bin:/bin", **passed, "HOME": home, MARK: "page"}
+        found = {"PATH": "/usr/local/bin:/usr/bin:/bin", **passed, "HOME": home, MARK: OWN_MARK}
         return {**found, AS_NOBODY: "nobody"} if self._settings.shared else found
 
     def _signal(self, number: signal.Signals) -> None:

@@ -21,6 +21,7 @@ from typing import IO, Any, TextIO
 import numpy as np
 
 from gpuyard.errors import UserError, suggest
+from gpuyard.files import without_formula
 from gpuyard.sim.trace import Trace
 from gpuyard.sim.traces import cells
 from gpuyard.sim.traces.accounting import swf_lines
@@ -52,8 +53,16 @@ def read_csv(source: Source) -> Trace:
     names = cells.header(source, found, REQUIRED, COLUMNS, free=LABEL)
     jobs = Jobs(source, {name: name for name in names})
     for line, row in found:
+        if any(cell[:1] == "'" for cell in row):
+            row = [cell[1:] if cell[:1] == "'" and _guarded(cell[1:]) != cell[1:] else cell for cell in row]
         jobs.add(line, dict(zip(names, row, strict=True)))
     return jobs.trace("gpuyard")
+
+
+def _guarded(text: str) -> str:
+    """A text that spreadsheets do not take for a formula, and that `read_csv` reads as it was."""
+    bare = text.lstrip("'")
+    return f"'{text}" if without_formula(bare) != bare or (bare != text and bare.startswith(("+", "-"))) else text
 
 
 def read_jsonl(source: Source) -> Trace:
@@ -222,7 +231,7 @@ def _plain(name: str, label: str) -> str:
 def _csv(trace: Trace) -> Iterator[str]:
     columns = _table(trace)
     for name in _texts_in(columns):
-        columns[name] = [_cell(text or "") for text in columns[name]]
+        columns[name] = [_cell(_guarded(text or "")) for text in columns[name]]
     yield ",".join(map(_cell, columns)) + "\n"
     for row in zip(*columns.values(), strict=True):
         yield ",".join(cell or "" for cell in row) + "\n"
