@@ -69,7 +69,7 @@ class BulkChanges:
         else:
             intent = self._context.intend({"kind": kind, "jobs": jobs.words, "how": how})
             for _ in in_slices(self._context, intent, jobs.ids, self._act(kind, how, counts, refusals)):
-                yield counts
+                yield {**counts, "changed": len(jobs.ids)}  # what whoever asks again is told until it is done
         if refusals and not counts["changed"]:
             raise refusals[0]
         return counts

@@ -317,12 +317,14 @@ class Intake:
     def _check_room(self, request: Request, count: int) -> None:
         """Refuse jobs beyond what a user, or a group, may have in the queue."""
         state, rules = self._context.state, self._context.state.rules or Rules()
-        for who in (request.user, f"@{request.group}") if request.group else (request.user,):
+        groups = [f"@{group}" for group in request.group.split(",") if group]
+        for who in (request.user, *groups):
             most = quota_of(rules, who).queued or (0 if who.startswith("@") else DEFAULT_QUEUED)
             if not most or len(state.ids) + sum(self._coming.values()) + count <= most:
                 continue  # the usual: there are not as many jobs in all
-            group = request.group if who.startswith("@") else ""
-            users = {name for name, n in state.user_of.items() if group and state.group_of[n] == group} or {who}
+            users = {who}
+            if who in groups:
+                users = {name for name, n in state.user_of.items() if who[1:] in state.group_of[n].split(",")}
             waiting = waiting_of(state, users) + sum(self._coming[name] for name in users)
             if waiting + count > most:
                 raise UserError(
@@ -345,15 +347,21 @@ class Intake:
 
     def go_on(self, entries: Sequence[NewJobs], intent: int, done: int = 0) -> Steps[None]:
         """Record the jobs of a request that is written down, a slice a turn."""
-        user = entries[0].request.user
+        user, left = entries[0].request.user, sum(entry.size for entry in entries) - done
         self._context.keep_ids(max(number_of(entry.id) for entry in entries))
-        self._coming[user] += sum(entry.size for entry in entries) - done
+        self._coming[user] += left
 
         def record(job: tuple[str, NewJobs, Mapping[str, Any]]) -> None:
+            nonlocal left
             self._submitted(*job)
             self._coming[user] -= 1
+            left -= 1
 
-        yield from in_slices(self._context, intent, (job for entry in entries for job in entry.jobs()), record, done)
+        jobs = (job for entry in entries for job in entry.jobs())
+        try:
+            yield from in_slices(self._context, intent, jobs, record, done)
+        finally:  # also where it is begun again from the disk, after a failed write
+            self._coming[user] -= left
 
     def _submitted(self, id: str, entry: NewJobs, work: Mapping[str, Any]) -> None:
         context, now = self._context, self._context.clock.now()
