@@ -20,10 +20,11 @@ from gpuyard.daemon.jobs.progress_reader import Expected, ProgressReader
 from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
+from gpuyard.engines.local.processes import READERS
 from gpuyard.server.auth.permissions import Permissions
 from gpuyard.server.stream.streams import Streams, Watch
 
-_THREADS, _EACH = 8, 2
+_EACH = 2
 ASKER: ContextVar[str] = ContextVar("asker", default="")
 """The user whose request is being answered."""
 
@@ -32,7 +33,7 @@ class RequestThreads(ThreadPoolExecutor):
     """Threads in which requests read. One user has few of them, so that nobody waits for what others read."""
 
     def __init__(self) -> None:
-        super().__init__(_THREADS, "requests")
+        super().__init__(READERS, "requests")
         self._lock = threading.Lock()
         self._waiting: defaultdict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = defaultdict(deque)
         self._busy: Counter[str] = Counter()
