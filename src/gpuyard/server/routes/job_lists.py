@@ -348,7 +348,8 @@ class BulkRoutes:
         if given.grace is not None and given.action != CANCEL:
             raise UserError("grace is for the action cancel alone")
         views = await asyncio.to_thread(self._matching, given, user)
-        return await self._intake.once(request, lambda: self._prepared(request, given, views), status=200)
+        states = await asyncio.to_thread(tasks.counts_of, views)
+        return await self._intake.once(request, lambda: self._prepared(request, given, views, states), status=200)
 
     def _matching(self, given: BulkRequest, user: str) -> list[JobView]:
         """The jobs that match; those that are not over, but for a retry."""
@@ -366,9 +367,11 @@ class BulkRoutes:
             return [view for view in found if view.state in OVER and view.state in states and view.kind == "job"]
         return [view for view in found if not states or view.state in states]
 
-    async def _prepared(self, request: Request, given: BulkRequest, views: list[JobView]) -> Command:
+    async def _prepared(
+        self, request: Request, given: BulkRequest, views: list[JobView], states: dict[str, int]
+    ) -> Command:
         answer: dict[str, Any] = {"action": given.action, "matched": len(views), "changed": 0}
-        answer |= {"states": tasks.counts_of(views), "jobs": [], "ids": []}
+        answer |= {"states": states, "jobs": [], "ids": []}
         if not views:
             return lambda: answer
         if given.action == RETRY:
