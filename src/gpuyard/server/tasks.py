@@ -37,7 +37,11 @@ def chosen(reader: Reader, job: str) -> list[JobView]:
 
 def first(reader: Reader, job: str) -> JobView:
     """The job with an id, or the first task that it names: an array may have thousands, which take long to read."""
-    if job.isdecimal() and reader.job(job) is None and (views := reader.jobs(over=None, wanted={"array": job}, limit=1)):
+    if (
+        job.isdecimal()
+        and reader.job(job) is None
+        and (views := reader.jobs(over=None, wanted={"array": job}, limit=1))
+    ):
         return views[0]
     return chosen(reader, job)[0]
 

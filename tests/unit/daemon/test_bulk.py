@@ -263,6 +263,33 @@ def test_tasks_that_describe_too_much_are_refused(place: Busy, monkeypatch: pyte
     assert place.finish(place.start(place.array(10))) == {"id": "1"}
 
 
+def test_an_edit_that_is_too_much_for_all_of_them_is_refused(full_queue: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuyard.daemon.jobs.bulk._MOST_BYTES", 50 * COUNT)
+    monkeypatch.setattr("gpuyard.daemon.jobs.intake._MOST_WAITS", 2 * COUNT)
+    full_queue.finish(full_queue.start(full_queue.array(3)))
+    for changes, why in (
+        ({"comment": "x" * 50}, "a change of 65 bytes to 120 jobs is too large"),
+        ({"dependency": "afterany:2"}, "120 jobs that follow 360 jobs together are too many, 240 are the most"),
+    ):
+        with pytest.raises(UserError, match=why):
+            full_queue.finish(full_queue.start(full_queue.change("edit", changes=changes)))
+    assert {tuple(view.work["after"]) for view in full_queue.store.open.values() if view.work.get("after")} == set()
+    assert full_queue.finish(full_queue.start(full_queue.change("edit", changes={"dependency": "afterany:2_1"})))
+
+
+def test_the_jobs_of_a_request_follow_so_many_others_together(
+    full_queue: Busy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuyard.daemon.jobs.intake._MOST_WAITS", 3 * COUNT)
+    monkeypatch.setattr("gpuyard.daemon.jobs.intake._FEW_WAITS", COUNT)
+    follower = JobRequest(Work(("true",), "/"), ANN, {}, True, "afterany:1")
+    with pytest.raises(UserError, match="4 jobs that follow 480 jobs together"):
+        full_queue.finish(full_queue.start(lambda: full_queue.desk.submitting([follower] * 4, list)))
+    answer = full_queue.start(lambda: full_queue.desk.submitting([follower] * 3, list), turns=4)
+    assert not answer.done(), "they are recorded a slice a turn"
+    assert len(full_queue.finish(answer)) == 3
+
+
 def test_a_user_may_have_so_many_jobs_in_the_queue(place: Busy) -> None:
     limits = Limits(place.yard.context)
     place.ask(lambda: limits.set_quota("*", Quota(queued=COUNT + 2), "root"))

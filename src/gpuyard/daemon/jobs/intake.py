@@ -109,8 +109,9 @@ class Dependencies:
 
 
 MOST_TASKS = 100_000  # jobs that one request may bring
-_MOST_WAITS = 1_000_000  # how many jobs all tasks of an array together may wait for
+_MOST_WAITS = 1_000_000  # how many jobs all jobs of a request together may wait for
 _MOST_BYTES = 2**28  # what all tasks of an array together may describe
+_FEW_WAITS = 10_000
 SUBMIT = "submit"  # what an intent to record jobs is called
 MANY = 100  # jobs that are recorded in one turn; more are written down as one intent, and recorded slice by slice
 
@@ -157,6 +158,11 @@ class NewJobs(NamedTuple):
     @property
     def size(self) -> int:
         return len(self.trials) + (len(self.tasks) or 1)
+
+    @property
+    def waits(self) -> int:
+        """How many jobs its tasks follow, each counted for each."""
+        return (len(self.tasks) or 1) * len(self.request.after)
 
     def jobs(self) -> Iterator[tuple[str, NewJobs, dict[str, Any]]]:
         """Each job with what it runs, as JSON has it; an array may have many, and is not made at once."""
@@ -252,6 +258,15 @@ class _Asked:
         self.warnings: list[str] = []
 
 
+def check_waits(count: int, waits: int) -> None:
+    """Refuse jobs of one request that follow too many jobs, all counted together."""
+    if waits > _MOST_WAITS:
+        raise UserError(
+            f"{count:,} jobs that follow {waits:,} jobs together are too many, {_MOST_WAITS:,} are the most; let one "
+            "job follow the others, and these follow that one"
+        )
+
+
 class Intake:
     """Accepts jobs. Nothing is recorded unless everything can be."""
 
@@ -295,7 +310,7 @@ class Intake:
         refused: list[tuple[int, str]] = []
         batch: list[NewJobs | None] = []
         self._asked = _Asked()
-        asked, count = self._asked, 0
+        asked, count, waits = self._asked, 0, 0
         for place, one in enumerate(wanted):
             if place and self._context.slice_is_over:
                 yield
@@ -308,6 +323,8 @@ class Intake:
                 continue
             batch.append(entries[-1])
             count += len(entries[-1].tasks) or 1
+            waits += entries[-1].waits
+            check_waits(count, waits)
             if count > MOST_TASKS:
                 raise UserError(f"at most {MOST_TASKS:,} jobs can be submitted at once; use several requests")
         if entries:
@@ -336,7 +353,7 @@ class Intake:
         context, count = self._context, sum(entry.size for entry in entries)
         self._hashed = None  # its owner may change it
         context.environments |= self._asked.contents
-        if count <= MANY:
+        if count <= MANY and (count == 1 or sum(entry.waits for entry in entries) <= _FEW_WAITS):
             for job in (job for entry in entries for job in entry.jobs()):
                 self._submitted(*job)
             return answer
@@ -382,11 +399,8 @@ class Intake:
         if one.dependency:
             after = self._dependencies.follow(one.dependency, request.user, one.work.name, batch)
             request = replace(request, after=after)
-        if array and len(array.tasks) * len(request.after) > _MOST_WAITS:
-            raise UserError(
-                f"{len(array.tasks):,} tasks that each follow {len(request.after):,} jobs are too many; put a job "
-                "between the two that follows the first and is followed by the second"
-            )
+        count = len(array.tasks) if array else 1
+        check_waits(count, count * len(request.after))
         work, request = self._estimates.fitted(one.work, request)
         request = fitted_share(context, request)
         if request.kind != work.signature:
