@@ -197,6 +197,20 @@ def test_jobs_come_in_pages(yard: Yard, url: str) -> None:
     yard.clear()
 
 
+def test_a_page_ends_early_where_jobs_say_much(yard: Yard, url: str) -> None:
+    long = {**HELD, "name": "long", "command": ["x" * 131_000] * 16}
+    ids = [ask(url, "POST", "/jobs", long).json["id"] for _ in range(5)]
+    found = [[job["id"] for job in page.json["jobs"]] for page in _pages(url, "/jobs?name=long")]
+    assert found == [ids[:4], ids[4:]]
+    yard.clear()
+    ended = [job["id"] for page in _pages(url, "/history?name=long") for job in page.json["jobs"]]
+    assert (len(list(_pages(url, "/history?name=long"))), sorted(ended)) == (2, sorted(ids))
+    events = ask(url, "GET", "/events?kind=Submitted&limit=10000").json
+    more = ask(url, "GET", f"/events?kind=Submitted&after={events['last']}").json
+    assert [event["job"] for event in [*events["events"], *more["events"]]][-5:] == ids
+    assert more["events"]
+
+
 def test_the_history_comes_in_pages_that_nothing_moves(yard: Yard, url: str) -> None:
     def end(count: int) -> list[str]:
         """Jobs that end at one instant, or nearly so."""

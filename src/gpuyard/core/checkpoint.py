@@ -7,9 +7,9 @@ decided as before. Rows are stored; what can be computed from them is not.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby
+from itertools import chain, groupby, repeat
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,14 @@ from gpuyard.errors import Bug
 
 _NUMBERS = ("now", "shadow", "starts", "virtual_time", "numbers")
 _COLUMNS = (*Table._FLOATS, "gpus", "user", "preemptible")
+_OPEN = frozenset(phase for phase in Phase if not phase.over)
 
 
 def dump(state: State) -> dict[str, Any]:
-    rows = [row for row, phase in enumerate(state.phase) if not phase.over]
+    rows = [row for row, phase in enumerate(state.phase) if phase in _OPEN]
     at, table = np.array(rows, dtype=np.int64), state.table
     scopes = {row: key for key, row in state.table.scope_rows.items()}
-    new_row = {row: n for n, row in enumerate(rows)}
+    new_row = dict(zip(rows, range(len(rows)), strict=True))
     names, kinds = list(state.arrays), list(state.kinds)
     return {
         "seed": state.seed,
@@ -53,7 +54,7 @@ def dump(state: State) -> dict[str, Any]:
         "promises": [[new_row[row], list(gpus)] for row, gpus in state.promises.items()],
         "lent": [[gpu, job, gpu in state.reclaimed] for gpu, job in state.lent.items()],
         "after": [[new_row[row], list(left)] for row, left in state.after.items()],
-        "handed": [[new_row[row], waits] for row, waits in state.handed.items()],
+        "handed": [[new_row[row], dict(waits)] for row, waits in state.handed.items()],
         "doomed": [[new_row[row], dependency] for row, dependency in state.doomed.items()],
         "array": _packed(table.array[at], names.__getitem__),
         "kind": _packed(table.kind[at], kinds.__getitem__),
@@ -62,9 +63,9 @@ def dump(state: State) -> dict[str, Any]:
         "bookings": [asdict(booking) for booking in state.bookings.values()],
         "rules": None if state.rules is None else plain_rules(state.rules),
         "ledger": state.ledger.facts(),
-        "ids": [state.ids[row] for row in rows],
-        "phase": _runs(str(state.phase[row]) for row in rows),
-        "attempt": _runs(state.attempt[row] for row in rows),
+        "ids": list(map(state.ids.__getitem__, rows)),
+        "phase": _runs(map(state.phase.__getitem__, rows)),
+        "attempt": _runs(map(state.attempt.__getitem__, rows)),
         "spots": [[new_row[row], state.spot[row].tolist()] for row in state.running.array.tolist()],
         "scope": _packed(table.scope[at], lambda scope: list(scopes.get(scope, ((), ""))[:2])),
         "columns": {name: _packed(getattr(table, name)[at]) for name in _COLUMNS},
@@ -90,13 +91,27 @@ def _packed(column: Floats | Ints | Flags, name: Callable[[int], Any] | None = N
     return {"runs": [[length, _plain(value)] for length, value in zip(lengths, values, strict=True)]}
 
 
-def _unpacked(packed: Any) -> Any:
-    """The values of a column, in order."""
+def _in_runs(packed: Any) -> Sequence[Sequence[Any]]:
+    """The values of a column, in order, each with the number of its repetitions."""
     if isinstance(packed, list):  # of an earlier version
-        return packed
-    if "bytes" in packed:
+        return [(len(list(same)), value) for value, same in groupby(packed)]
+    runs: list[list[Any]] = packed["runs"]
+    return runs
+
+
+def _unpacked(packed: Any) -> list[Any]:
+    return list(chain.from_iterable(repeat(value, length) for length, value in _in_runs(packed)))
+
+
+def _numbers(packed: Any) -> Floats:
+    if isinstance(packed, dict) and "bytes" in packed:
         return np.frombuffer(b64decode(packed["bytes"]), dtype="<f8")
-    return [value for length, value in packed["runs"] for _ in range(length)]
+    return _repeated(packed, np.array([float(value) for _, value in _in_runs(packed)]))
+
+
+def _repeated(packed: Any, values: Any) -> Any:
+    """A column with these values in place of those of its runs."""
+    return np.repeat(values, np.array([length for length, _ in _in_runs(packed)], dtype=np.int64))
 
 
 def load(cluster: Cluster, data: dict[str, Any]) -> State:
@@ -144,7 +159,7 @@ def _load_sharing(state: State, data: dict[str, Any]) -> None:
             state.followers.setdefault(dependency.partition(":")[2], []).append(row)
     state.handed = {row: dict(waits) for row, waits in data.get("handed", ())}
     state.doomed = dict(data["doomed"])
-    for name in _unpacked(data["array"]):
+    for _, name in _in_runs(data["array"]):
         state.arrays.setdefault(name, len(state.arrays))
     state.at_most = {state.arrays[name]: most for name, most in data["at_most"].items() if name in state.arrays}
     for text in data["bookings"]:
@@ -157,15 +172,15 @@ def _load_sharing(state: State, data: dict[str, Any]) -> None:
 def _load_jobs(state: State, data: dict[str, Any]) -> None:
     table = state.table
     state.ids = list(data["ids"])
-    state.row_of = {job: row for row, job in enumerate(state.ids)}
+    state.row_of = dict(zip(state.ids, range(len(state.ids)), strict=True))
     phases = {name: Phase(name) for name in Phase}
     state.phase = [phases[name] for name in _unpacked(data["phase"])]
-    state.attempt = list(_unpacked(data["attempt"]))
+    state.attempt = _unpacked(data["attempt"])
     spots = data["spots"] if "spots" in data else [[row, spot] for row, spot in enumerate(data["spot"]) if spot]
     state.spot = [EMPTY] * len(state.ids)
     for row, spot in spots:
         state.spot[row] = np.array(spot, dtype=np.int64)
-    columns = {name: np.array(_unpacked(values), dtype=np.float64) for name, values in data["columns"].items()}
+    columns = {name: _numbers(values) for name, values in data["columns"].items()}
     table.load(columns)
     table.started[: table.size] = columns["started"]
     state.charges = {row: float(memory) for row, memory in data.get("charges", ())}
@@ -177,7 +192,8 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
     state.latest_begin = float(table.begin[: table.size].max(initial=0.0))
     for name, numbers, known in (("array", table.array, state.arrays), ("kind", table.kind, state.kinds)):
         if name in data:
-            numbers[: table.size] = [known.setdefault(value, len(known)) for value in _unpacked(data[name])]
+            which = [known.setdefault(value, len(known)) for _, value in _in_runs(data[name])]
+            numbers[: table.size] = _repeated(data[name], np.array(which, dtype=np.int64))
     _load_scopes(state, data)
     state.waiting.fill([row for row, phase in enumerate(state.phase) if phase is Phase.QUEUED])
     for row, _ in spots:
@@ -191,8 +207,8 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
 def _load_scopes(state: State, data: dict[str, Any]) -> None:
     """Which GPUs each row may have; rows that follow each other mostly want the same."""
     table, row = state.table, 0
-    for (scope, gpu_types), same in groupby(_unpacked(data["scope"])):
-        rows = slice(row, row + len(list(same)))
+    for length, (scope, gpu_types) in _in_runs(data["scope"]):
+        rows = slice(row, row + length)
         whole, row = table.compute[rows] >= 100, rows.stop
         least = np.where(whole, table.memory[rows], 0.0)
         for size in np.unique(least):

@@ -79,7 +79,7 @@ class Idempotency:
                 try:
                     begun = next(steps)
                 except StopIteration as end:
-                    return (self._kept(sent, end.value) if who in self._under_way else end.value), False
+                    return self._kept(sent, end.value), False
                 if begun is not None and who in self._under_way:
                     self._kept(sent, begun)
                     self._under_way.discard(who)

@@ -385,7 +385,8 @@ class Context:
 
     def drop_unwritten(self) -> None:
         """After a failed write: only what is on disk has happened."""
-        self.unwritten, self.new_leases, self._descriptions, self.intents = [], [], {}, {}
+        self.take_unwritten()
+        self.new_leases = []
         self.times.forget()
 
     def reload(self) -> None:

@@ -78,7 +78,8 @@ class Daemon:
         """Called with every waiting lease, so that it is dropped when its process ends."""
         self.due_back = np.inf  # when the next turn ends at the latest, on the monotonic clock, unless the thread hangs
         self._looks = 0
-        self._written: list[Record] = []
+        self._written: list[Record] = []  # of which nobody has heard yet
+        self._on_disk = False  # whether that has what this turn was asked for
         self._launches: list[Placed] = []
         self._reports: list[Report] = []
         self._poll = select.poll()
@@ -149,6 +150,7 @@ class Daemon:
         self._poll.poll(max(0.0, timeout) * 1000)
         self.due_back = time.monotonic()
         answers: list[tuple[Future[Any], Any]] = []
+        self._on_disk = False
         try:
             if self.damage and self.failing != self.damage:
                 self._fail(StoreDamaged(self.damage))
@@ -192,8 +194,9 @@ class Daemon:
 
     def _timeout(self) -> float:
         """Seconds until something is due."""
-        more = self.estimates.has_more or self.context.inbox.is_busy
-        if self.context.inbox or self.context.new_leases or (more and not self.failing):
+        context = self.context
+        more = self.estimates.has_more or context.inbox.is_busy or context.checkpoints.under_way
+        if context.inbox or context.new_leases or (more and not self.failing):
             return 0.0
         ticks = time.monotonic()
         due = [ticks + 3600.0, self._write_at]
@@ -225,6 +228,7 @@ class Daemon:
         except StoreFailing as error:
             self._refuse(answers, error)
             return False
+        self._on_disk = True
         if not self.failing:
             self._reports, self._take_over = [], None
         self._written += records
@@ -266,7 +270,7 @@ class Daemon:
     def _give_up(self, answers: list[tuple[Future[Any], Any]], problem: GpuyardError) -> None:
         """A turn was cut short: go on in a while from what is on disk, as if we had died; not where it is damaged."""
         left = [(answer, value) for answer, value in answers if not answer.done()]
-        if self._written:  # what was asked is on disk
+        if self._on_disk:
             self._answer(left)
         for answer, _ in left:
             if not answer.done():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gpuyard.config import Settings
@@ -18,8 +20,48 @@ from gpuyard.daemon.jobs.progress_reader import Expected, ProgressReader
 from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
+from gpuyard.engines.local.processes import READERS
 from gpuyard.server.auth.permissions import Permissions
 from gpuyard.server.stream.streams import Streams, Watch
+
+_EACH = 2
+ASKER: ContextVar[str] = ContextVar("asker", default="")
+"""The user whose request is being answered."""
+
+
+class RequestThreads(ThreadPoolExecutor):
+    """Threads in which requests read. One user has few of them, so that nobody waits for what others read."""
+
+    def __init__(self) -> None:
+        super().__init__(READERS, "requests")
+        self._lock = threading.Lock()
+        self._waiting: defaultdict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = defaultdict(deque)
+        self._busy: Counter[str] = Counter()
+
+    def submit(self, act: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """Run this in a thread, when its user may have one more."""
+        whose, answer = ASKER.get(), Future[Any]()
+        with self._lock:
+            self._waiting[whose].append((answer, partial(act, *arguments, **named)))
+            self._begin(whose)
+        return answer
+
+    def _begin(self, whose: str) -> None:
+        if self._busy[whose] < _EACH and self._waiting[whose]:
+            self._busy[whose] += 1
+            super().submit(self._run, whose, *self._waiting[whose].popleft())
+        elif not self._busy[whose]:
+            del self._busy[whose], self._waiting[whose]
+
+    def _run(self, whose: str, answer: Future[Any], act: Callable[[], Any]) -> None:
+        if answer.set_running_or_notify_cancel():
+            try:
+                answer.set_result(act())
+            except BaseException as error:
+                answer.set_exception(error)
+        with self._lock:
+            self._busy[whose] -= 1
+            self._begin(whose)
 
 
 class Answers:

@@ -44,6 +44,7 @@ from gpuyard.server import security
 from gpuyard.server.app import Server, make_app
 from gpuyard.server.auth.audit import RedactingFormatter
 from gpuyard.server.auth.credentials import CredentialStore
+from gpuyard.server.context import RequestThreads
 from gpuyard.server.proxy.websocket_proxy import WebSocketProxy
 from gpuyard.server.routes.gpus import SAMPLES
 from gpuyard.server.routes.leases import terms_of
@@ -142,6 +143,7 @@ def _alone(data_dir: Path) -> Iterator[None]:
 
 async def _serve(daemon: Daemon, settings: Settings, credentials: CredentialStore, heartbeats: Heartbeats) -> None:
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(RequestThreads())
     listener = listen(settings.socket, 0o666 if settings.shared else 0o600)
     if settings.shared:
         check_root_only(settings.socket.parent, "socket")

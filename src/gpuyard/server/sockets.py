@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -126,7 +126,9 @@ def _query_kernel(family: int, source: tuple[str, int], target: tuple[str, int])
 _CREDENTIALS = struct.Struct("3i")
 _MOST_EACH = 250  # connections of one user
 _BACKLOG = 4096  # connections that wait to be taken
-_AT_ONCE = 16  # connections that are taken before the first of them is looked at
+_REFUSED_AT_ONCE = 20
+_AT_ONCE = 4  # connections that are taken before the first of them is looked at
+_MAKES_ROOM = 0.05  # seconds between connections that are made room for where a user has too many
 _PAUSE = 0.5  # seconds; asyncio comes back after one
 _CROWDED = json.dumps(
     {"title": "Unavailable", "status": 503, "detail": "you have too many connections open; close some, and try again"}
@@ -177,7 +179,7 @@ class Listener(socket.socket):
         if self._is_busy() or time.monotonic() < self._rest_until:
             raise BlockingIOError
         try:
-            taken, address = super().accept()
+            taken, address = self._next()
         except OSError as error:
             if is_passing(error) and not isinstance(error, BlockingIOError):
                 self._rest_until = time.monotonic() + _PAUSE
@@ -185,6 +187,19 @@ class Listener(socket.socket):
         connection = AcceptedSocket(self.family, self.type, self.proto, fileno=taken.detach())
         AcceptedSocket.waiting[connection.fileno()] = ""
         return connection, address
+
+    def _next(self) -> tuple[socket.socket, Any]:
+        """The next connection; those of a flood are refused at once while others wait behind them."""
+        taken, address = super().accept()
+        with suppress(OSError):  # no other waits
+            for _ in range(_REFUSED_AT_ONCE):
+                if not PeerProtocol.is_flooded_by(taken):
+                    break
+                other, where = super().accept()
+                with taken, suppress(OSError):  # it has gone
+                    taken.send(_REFUSAL)
+                taken, address = other, where
+        return taken, address
 
     def _is_busy(self) -> bool:
         return sum(not whose for whose in AcceptedSocket.waiting.values()) >= min(_AT_ONCE, most_connections())
@@ -215,6 +230,8 @@ class PeerProtocol(HttpToolsProtocol):
     """Whether a process is the page's, which sends the requests of all viewers."""
     _open: ClassVar[dict[int | str, dict[PeerProtocol, None]]] = {}
     """Connections of each user of this machine, and of each network beyond it, the oldest first."""
+    _crowded: ClassVar[dict[int | str, float]] = {}
+    """When a user or a network last had too many."""
     _whose: int | str | None = None
     _most = _MOST_EACH
     _timer: asyncio.TimerHandle | None = None
@@ -224,8 +241,7 @@ class PeerProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         connection = transport.get_extra_info("socket")
         if connection is not None and connection.family == socket.AF_UNIX:
-            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            peer = Peer(*_CREDENTIALS.unpack(raw))
+            peer = _peer_of(connection)
             self.app_state: dict[str, Any] = {**self.app_state, "peer": peer}
             self._whose = peer.uid
             if type(self).is_page(peer.pid):
@@ -263,6 +279,7 @@ class PeerProtocol(HttpToolsProtocol):
         own.pop(self, None)
         if self._whose in self._open and not own:
             del self._open[self._whose]
+            self._crowded.pop(self._whose, None)
 
     def _hurry(self, seconds: float, transport: asyncio.Transport) -> None:
         """Close the connection after this time."""
@@ -327,6 +344,7 @@ class PeerProtocol(HttpToolsProtocol):
         else:
             return
         idle = next((one for one in self._open[crowded] if one is not self and one.is_idle), None)
+        self._crowded[crowded] = time.monotonic()
         if idle is not None:
             idle._leave()
             idle.transport.abort()
@@ -335,10 +353,35 @@ class PeerProtocol(HttpToolsProtocol):
             self.transport.write(_REFUSAL)
             self.transport.abort()
 
+    @classmethod
+    def is_flooded_by(cls, connection: socket.socket) -> bool:
+        """Whether it is of a user or network that has too many, and for whom room was made just now.
+
+        To find out takes little, and all others wait meanwhile: the kernel hands out connections in their order.
+        """
+        return bool(cls._crowded) and time.monotonic() < cls._crowded.get(_whose(connection), 0.0) + _MAKES_ROOM
+
     @property
     def is_idle(self) -> bool:
         """Whether no request is being answered; one that has not come completely does not count."""
         return self._websocket is None and (self.cycle is None or self.cycle.response_complete)
+
+
+def _whose(connection: socket.socket) -> int | str:
+    if connection.family == socket.AF_UNIX:
+        return _peer_of(connection).uid
+    with suppress(OSError, struct.error):
+        here, there = connection.getsockname()[:2], connection.getpeername()[:2]
+        if not is_loopback(there[0]):
+            return network_of(there[0])
+        if (far := _query_kernel(connection.family, there, here)) is not None:
+            return far.uid
+    return ""
+
+
+def _peer_of(connection: socket.socket) -> Peer:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return Peer(*_CREDENTIALS.unpack(raw))
 
 
 def listen_on(address: str, port: int, tls: bool = False) -> socket.socket:

@@ -35,10 +35,22 @@ def chosen(reader: Reader, job: str) -> list[JobView]:
     return views
 
 
+def first(reader: Reader, job: str) -> JobView:
+    """The job with an id, or the first task that it names: an array may have thousands, which take long to read."""
+    if (
+        job.isdecimal()
+        and reader.job(job) is None
+        and (views := reader.jobs(over=None, wanted={"array": job}, limit=1))
+    ):
+        return views[0]
+    return chosen(reader, job)[0]
+
+
 def alone(reader: Reader, job: str) -> JobView:
-    if len(views := chosen(reader, job)) > 1:
-        raise UserError(f"{job} is an array of {len(views):,} tasks; say which, as in {views[0].id}")
-    return views[0]
+    view = first(reader, job)
+    if view.id != job and (count := sum(reader.tasks(job).values()) or len(chosen(reader, job))) > 1:
+        raise UserError(f"{job} is an array of {count:,} tasks; say which, as in {view.id}")
+    return view
 
 
 def running(reader: Reader, job: str) -> JobView:

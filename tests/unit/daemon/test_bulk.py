@@ -18,6 +18,7 @@ from gpuyard.daemon.jobs.bulk import Chosen
 from gpuyard.daemon.jobs.intake import MANY, BatchOptions, JobRequest
 from gpuyard.daemon.limits import Limits
 from gpuyard.daemon.store.reader import Reader
+from gpuyard.engines.base import EngineError
 from gpuyard.errors import UserError
 from gpuyard.server.routes.submissions import Changes
 from gpuyard.spec.work import Work, joined, without
@@ -163,6 +164,30 @@ def test_a_repeated_request_is_answered_as_soon_as_the_first_is_written_down(pla
     assert place.ask(lambda: once.once(sent, place.array())) == ({"id": "1"}, True)
 
 
+def test_a_repeated_change_is_told_how_many_jobs_it_changes(full_queue: Busy) -> None:
+    once, sent = Idempotency(full_queue.yard.context), KeyedRequest("ann", "k", "digest")
+    full_queue.ask(lambda: full_queue.desk.cancel("1_5"))
+    cancel = full_queue.change("cancel")
+    first = full_queue.start(lambda: once.once(sent, cancel), turns=2)
+    assert full_queue.ask(lambda: once.once(sent, cancel)) == ({"changed": COUNT}, True), "as far as is known"
+    assert full_queue.finish(first) == ({"changed": COUNT - 1}, False)
+    assert full_queue.ask(lambda: once.once(sent, cancel)) == ({"changed": COUNT - 1}, True)
+
+
+def test_a_request_that_was_cut_short_is_not_answered_when_it_is_repeated(
+    place: Busy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once, sent = Idempotency(place.yard.context), KeyedRequest("ann", "k", "digest")
+    with monkeypatch.context() as no_memory:
+        no_memory.setattr(place.yard.planning, "plan", lambda now: (_ for _ in ()).throw(MemoryError()))
+        lost = place.start(lambda: once.once(sent, place.array(2)))
+    assert isinstance(lost.exception(0), EngineError)
+    place.yard._retry_at = 0.0
+    again = place.finish(place.start(lambda: once.once(sent, place.array(2))))
+    assert again == ({"id": "1"}, False)
+    assert place.states() == {"held": 2}, "what is answered is on disk"
+
+
 def test_a_full_disk_fails_the_request_and_what_was_written_down_goes_on(
     place: Busy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +198,8 @@ def test_a_full_disk_fails_the_request_and_what_was_written_down_goes_on(
     full.empty(place)
     place.finish()
     assert place.states() == {"held": COUNT}
+    place.ask(lambda: Limits(place.yard.context).set_quota("ann", Quota(queued=COUNT + 1), "root"))
+    assert place.finish(place.start(place.array(1))) == {"id": "2"}, "none is counted twice"
 
 
 def test_nobody_whom_it_can_be_done_to_is_a_refusal(full_queue: Busy) -> None:
@@ -236,6 +263,33 @@ def test_tasks_that_describe_too_much_are_refused(place: Busy, monkeypatch: pyte
     assert place.finish(place.start(place.array(10))) == {"id": "1"}
 
 
+def test_an_edit_that_is_too_much_for_all_of_them_is_refused(full_queue: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuyard.daemon.jobs.bulk._MOST_BYTES", 50 * COUNT)
+    monkeypatch.setattr("gpuyard.daemon.jobs.intake._MOST_WAITS", 2 * COUNT)
+    full_queue.finish(full_queue.start(full_queue.array(3)))
+    for changes, why in (
+        ({"comment": "x" * 50}, "a change of 65 bytes to 120 jobs is too large"),
+        ({"dependency": "afterany:2"}, "120 jobs that follow 360 jobs together are too many, 240 are the most"),
+    ):
+        with pytest.raises(UserError, match=why):
+            full_queue.finish(full_queue.start(full_queue.change("edit", changes=changes)))
+    assert {tuple(view.work["after"]) for view in full_queue.store.open.values() if view.work.get("after")} == set()
+    assert full_queue.finish(full_queue.start(full_queue.change("edit", changes={"dependency": "afterany:2_1"})))
+
+
+def test_the_jobs_of_a_request_follow_so_many_others_together(
+    full_queue: Busy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuyard.daemon.jobs.intake._MOST_WAITS", 3 * COUNT)
+    monkeypatch.setattr("gpuyard.daemon.jobs.intake._FEW_WAITS", COUNT)
+    follower = JobRequest(Work(("true",), "/"), ANN, {}, True, "afterany:1")
+    with pytest.raises(UserError, match="4 jobs that follow 480 jobs together"):
+        full_queue.finish(full_queue.start(lambda: full_queue.desk.submitting([follower] * 4, list)))
+    answer = full_queue.start(lambda: full_queue.desk.submitting([follower] * 3, list), turns=4)
+    assert not answer.done(), "they are recorded a slice a turn"
+    assert len(full_queue.finish(answer)) == 3
+
+
 def test_a_user_may_have_so_many_jobs_in_the_queue(place: Busy) -> None:
     limits = Limits(place.yard.context)
     place.ask(lambda: limits.set_quota("*", Quota(queued=COUNT + 2), "root"))
@@ -249,6 +303,17 @@ def test_a_user_may_have_so_many_jobs_in_the_queue(place: Busy) -> None:
     assert place.states()["held"] == COUNT + 3
     place.die()
     assert (place.yard.state.rules or Rules()).quotas[-1] == ("ann", Quota(queued=COUNT + 3))
+
+
+def test_each_group_of_a_user_may_have_so_many_jobs_in_the_queue(place: Busy) -> None:
+    place.ask(lambda: Limits(place.yard.context).set_quota("@lab", Quota(queued=2), "root"))
+    place.submit(Request(gpus=2, estimate=60.0, preemptible=False))  # so that the others wait
+    for user, group in (("ann", "staff,lab"), ("bob", "lab"), ("cem", "staff")):
+        place.submit(Request(estimate=60.0, user=user, group=group, preemptible=False))
+    for user, group in (("ann", "staff,lab"), ("bob", "lab")):
+        with pytest.raises(UserError, match="@lab may have 2 jobs in the queue and has 2"):
+            place.submit(Request(estimate=60.0, user=user, group=group, preemptible=False))
+    place.submit(Request(estimate=60.0, user="cem", group="staff", preemptible=False))
 
 
 def test_jobs_that_are_still_to_be_recorded_count(place: Busy) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 from unittest import mock
 
 import pytest
+from tests.yard import PATIENCE
 
 from gpuyard.daemon.context import Inbox
 from gpuyard.errors import UserError
-from gpuyard.server.context import Answers
+from gpuyard.server.context import ASKER, Answers, RequestThreads
 
 
 def test_all_answers_of_a_turn_wake_the_event_loop_once() -> None:
@@ -126,3 +130,30 @@ def test_who_waits_for_a_request_that_is_withdrawn_waits_no_longer() -> None:
         return waiting.cancelled()
 
     assert asyncio.run(ask())
+
+
+def test_one_user_has_few_threads_and_another_need_not_wait_for_them() -> None:
+    threads, go, begun = RequestThreads(), threading.Event(), threading.Semaphore(0)
+
+    def read(what: str) -> str:
+        begun.release()
+        assert go.wait(PATIENCE)
+        return what
+
+    def ask(user: str, act: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        ASKER.set(user)
+        return threads.submit(act, *arguments)
+
+    context = contextvars.copy_context()
+    found = [context.run(ask, "ann", read, f"{n}") for n in range(50)]
+    begun.acquire(timeout=PATIENCE)
+    begun.acquire(timeout=PATIENCE)
+    assert context.run(ask, "bob", str, 7).result(PATIENCE) == "7"
+    assert not begun.acquire(blocking=False), "two of one user at once"
+    assert found[-1].cancel()
+    go.set()
+    assert [one.result(PATIENCE) for one in found[:-1]] == [f"{n}" for n in range(49)]
+    with pytest.raises(ZeroDivisionError):
+        context.run(ask, "ann", lambda: 1 / 0).result(PATIENCE)
+    threads.shutdown()
+    assert not threads._waiting, "nothing is kept of users who ask for nothing"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from uvicorn.server import ServerState
 
 from gpuyard.server import sockets
 from gpuyard.server.serve import PassingTroubles
-from gpuyard.server.sockets import PeerProtocol, listen_on
+from gpuyard.server.sockets import PeerProtocol, listen, listen_on
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
 
@@ -139,7 +142,7 @@ def test_asyncio_takes_a_few_connections_at_once() -> None:
     with listen_on("127.0.0.1", 0) as listener, contextlib.ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(socket.create_connection(listener.getsockname()))
-        taken = [stack.enter_context(listener.accept()[0]) for _ in range(16)]
+        taken = [stack.enter_context(listener.accept()[0]) for _ in range(4)]
         with pytest.raises(BlockingIOError):
             listener.accept()
         taken[0].close()
@@ -155,3 +158,19 @@ def test_what_passes_is_logged_once_and_without_a_traceback(caplog: pytest.LogCa
     troubles.handle(loop, {"message": "a mistake", "exception": ValueError("x")})
     assert len(caplog.records) == 2
     loop.close()
+
+
+def test_a_flood_is_refused_at_once_while_others_wait_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listen(tmp_path / "s", 0o600) as listener, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(6)]
+        for one in clients:
+            one.connect(str(tmp_path / "s"))
+        monkeypatch.setitem(PeerProtocol._crowded, os.geteuid(), math.inf)
+        taken = stack.enter_context(listener.accept()[0])
+        taken.send(b"hello")
+        assert clients[-1].recv(10) == b"hello", "nobody waits behind the last"
+        assert all(b"you have too many connections open" in one.recv(1000) for one in clients[:-1])
+        with pytest.raises(BlockingIOError):
+            listener.accept()

@@ -6,17 +6,20 @@ becomes of the daemon: a restart goes on where it was. Until then nothing has ch
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpuyard.daemon.commands import Commands, Edit, NotNow
 from gpuyard.daemon.context import Context, Steps, in_slices
-from gpuyard.daemon.jobs.intake import MANY, SUBMIT
+from gpuyard.daemon.jobs.intake import MANY, SUBMIT, check_waits
 from gpuyard.daemon.store.log import NoSuchJob
+from gpuyard.errors import UserError
 from gpuyard.spec.notation import folded, some_of, task_id
 
 log = logging.getLogger("gpuyard")
+_MOST_BYTES = 2**26  # what an edit may say of all jobs together: each keeps it for itself
 CANCEL, HOLD, RELEASE, EDIT = "cancel", "hold", "release", "edit"
 ReadEdit = Callable[[Mapping[str, Any]], Edit]
 
@@ -69,14 +72,19 @@ class BulkChanges:
         else:
             intent = self._context.intend({"kind": kind, "jobs": jobs.words, "how": how})
             for _ in in_slices(self._context, intent, jobs.ids, self._act(kind, how, counts, refusals)):
-                yield counts
+                yield {**counts, "changed": len(jobs.ids)}  # what whoever asks again is told until it is done
         if refusals and not counts["changed"]:
             raise refusals[0]
         return counts
 
     def _check(self, jobs: Sequence[str], how: Mapping[str, Any]) -> Steps[None]:
-        """Refuse an edit that one of the jobs could never run with."""
+        """Refuse an edit that one of the jobs could never run with, or that is too much for all of them."""
         edit, before = self._edit(how), None
+        if (size := len(json.dumps(how["changes"]))) * len(jobs) > _MOST_BYTES:
+            raise UserError(
+                f"a change of {size:,} bytes to {len(jobs):,} jobs is too large: together they may have "
+                f"{_MOST_BYTES // 2**20} MiB; put what is long into a file"
+            )
         for place, job in enumerate(jobs):
             if place and len(jobs) > MANY and self._context.slice_is_over:
                 yield
@@ -86,9 +94,11 @@ class BulkChanges:
                 continue  # a task like the one before, which can run with it
             before = like
             try:
-                self._commands.edited(job, edit)
+                _, request = self._commands.edited(job, edit)
             except (NotNow, NoSuchJob):
                 continue  # it is left as it is
+            if edit.dependency is not None:
+                check_waits(len(jobs), len(jobs) * len(request.after))
 
     def _edit(self, how: Mapping[str, Any]) -> Edit:
         assert self.read_edit is not None, "the server says how to read edits before the loop begins"

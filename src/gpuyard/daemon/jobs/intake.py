@@ -109,8 +109,9 @@ class Dependencies:
 
 
 MOST_TASKS = 100_000  # jobs that one request may bring
-_MOST_WAITS = 1_000_000  # how many jobs all tasks of an array together may wait for
+_MOST_WAITS = 1_000_000  # how many jobs all jobs of a request together may wait for
 _MOST_BYTES = 2**28  # what all tasks of an array together may describe
+_FEW_WAITS = 10_000
 SUBMIT = "submit"  # what an intent to record jobs is called
 MANY = 100  # jobs that are recorded in one turn; more are written down as one intent, and recorded slice by slice
 
@@ -157,6 +158,11 @@ class NewJobs(NamedTuple):
     @property
     def size(self) -> int:
         return len(self.trials) + (len(self.tasks) or 1)
+
+    @property
+    def waits(self) -> int:
+        """How many jobs its tasks follow, each counted for each."""
+        return (len(self.tasks) or 1) * len(self.request.after)
 
     def jobs(self) -> Iterator[tuple[str, NewJobs, dict[str, Any]]]:
         """Each job with what it runs, as JSON has it; an array may have many, and is not made at once."""
@@ -252,6 +258,15 @@ class _Asked:
         self.warnings: list[str] = []
 
 
+def check_waits(count: int, waits: int) -> None:
+    """Refuse jobs of one request that follow too many jobs, all counted together."""
+    if waits > _MOST_WAITS:
+        raise UserError(
+            f"{count:,} jobs that follow {waits:,} jobs together are too many, {_MOST_WAITS:,} are the most; let one "
+            "job follow the others, and these follow that one"
+        )
+
+
 class Intake:
     """Accepts jobs. Nothing is recorded unless everything can be."""
 
@@ -295,7 +310,7 @@ class Intake:
         refused: list[tuple[int, str]] = []
         batch: list[NewJobs | None] = []
         self._asked = _Asked()
-        asked, count = self._asked, 0
+        asked, count, waits = self._asked, 0, 0
         for place, one in enumerate(wanted):
             if place and self._context.slice_is_over:
                 yield
@@ -308,6 +323,8 @@ class Intake:
                 continue
             batch.append(entries[-1])
             count += len(entries[-1].tasks) or 1
+            waits += entries[-1].waits
+            check_waits(count, waits)
             if count > MOST_TASKS:
                 raise UserError(f"at most {MOST_TASKS:,} jobs can be submitted at once; use several requests")
         if entries:
@@ -317,12 +334,14 @@ class Intake:
     def _check_room(self, request: Request, count: int) -> None:
         """Refuse jobs beyond what a user, or a group, may have in the queue."""
         state, rules = self._context.state, self._context.state.rules or Rules()
-        for who in (request.user, f"@{request.group}") if request.group else (request.user,):
+        groups = [f"@{group}" for group in request.group.split(",") if group]
+        for who in (request.user, *groups):
             most = quota_of(rules, who).queued or (0 if who.startswith("@") else DEFAULT_QUEUED)
             if not most or len(state.ids) + sum(self._coming.values()) + count <= most:
                 continue  # the usual: there are not as many jobs in all
-            group = request.group if who.startswith("@") else ""
-            users = {name for name, n in state.user_of.items() if group and state.group_of[n] == group} or {who}
+            users = {who}
+            if who in groups:
+                users = {name for name, n in state.user_of.items() if who[1:] in state.group_of[n].split(",")}
             waiting = waiting_of(state, users) + sum(self._coming[name] for name in users)
             if waiting + count > most:
                 raise UserError(
@@ -334,7 +353,7 @@ class Intake:
         context, count = self._context, sum(entry.size for entry in entries)
         self._hashed = None  # its owner may change it
         context.environments |= self._asked.contents
-        if count <= MANY:
+        if count <= MANY and (count == 1 or sum(entry.waits for entry in entries) <= _FEW_WAITS):
             for job in (job for entry in entries for job in entry.jobs()):
                 self._submitted(*job)
             return answer
@@ -345,15 +364,21 @@ class Intake:
 
     def go_on(self, entries: Sequence[NewJobs], intent: int, done: int = 0) -> Steps[None]:
         """Record the jobs of a request that is written down, a slice a turn."""
-        user = entries[0].request.user
+        user, left = entries[0].request.user, sum(entry.size for entry in entries) - done
         self._context.keep_ids(max(number_of(entry.id) for entry in entries))
-        self._coming[user] += sum(entry.size for entry in entries) - done
+        self._coming[user] += left
 
         def record(job: tuple[str, NewJobs, Mapping[str, Any]]) -> None:
+            nonlocal left
             self._submitted(*job)
             self._coming[user] -= 1
+            left -= 1
 
-        yield from in_slices(self._context, intent, (job for entry in entries for job in entry.jobs()), record, done)
+        jobs = (job for entry in entries for job in entry.jobs())
+        try:
+            yield from in_slices(self._context, intent, jobs, record, done)
+        finally:  # also where it is begun again from the disk, after a failed write
+            self._coming[user] -= left
 
     def _submitted(self, id: str, entry: NewJobs, work: Mapping[str, Any]) -> None:
         context, now = self._context, self._context.clock.now()
@@ -374,11 +399,8 @@ class Intake:
         if one.dependency:
             after = self._dependencies.follow(one.dependency, request.user, one.work.name, batch)
             request = replace(request, after=after)
-        if array and len(array.tasks) * len(request.after) > _MOST_WAITS:
-            raise UserError(
-                f"{len(array.tasks):,} tasks that each follow {len(request.after):,} jobs are too many; put a job "
-                "between the two that follows the first and is followed by the second"
-            )
+        count = len(array.tasks) if array else 1
+        check_waits(count, count * len(request.after))
         work, request = self._estimates.fitted(one.work, request)
         request = fitted_share(context, request)
         if request.kind != work.signature:

@@ -154,7 +154,7 @@ class Store(Queries):
                 connection.executemany("INSERT OR IGNORE INTO environments VALUES (?, ?)", environments.items())
             if answers := list(answers):
                 connection.executemany(
-                    "INSERT INTO answers (user, key, request, answer, at) VALUES (?, ?, ?, ?, ?)", answers
+                    "INSERT OR REPLACE INTO answers (user, key, request, answer, at) VALUES (?, ?, ?, ?, ?)", answers
                 )
             for intent, state in (intents or {}).items():
                 _write_intent(connection, intent, state)
@@ -182,12 +182,24 @@ class Store(Queries):
 
     def keep(self, state: State) -> None:
         """Keep the state as of the last event, so that the next start is quick."""
+        for _ in self.keeping(state):
+            pass
+
+    def keeping(self, state: State) -> Iterator[None]:
+        """The same in steps, between which more may happen: a long queue takes a while."""
+        last, data = self.last, {"cluster": _cluster(state.cluster), **checkpoint.dump(state)}
+        yield
+        parts = []
+        for name, value in data.items():
+            parts.append(f'"{name}": {json.dumps(value)}')
+            yield
+        if last <= self.checkpointed:  # a later one was kept meanwhile, and events before that may be gone
+            return
         with self._transaction() as connection:
-            text = json.dumps({"cluster": _cluster(state.cluster), **checkpoint.dump(state)})
             connection.execute("DELETE FROM checkpoint")
             point("store:checkpoint")
-            connection.execute("INSERT INTO checkpoint VALUES (?, ?)", (self.last, text))
-        self.checkpointed = self.last
+            connection.execute("INSERT INTO checkpoint VALUES (?, ?)", (last, f"{{{', '.join(parts)}}}"))
+        self.checkpointed = last
 
     def rebuild(self) -> int:
         """Make the views again from the log; returns the number of jobs."""
@@ -403,6 +415,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
 
 log = logging.getLogger("gpuyard")
 _LATER = 20  # times as many events while a long request is under way
+_SLICE = 0.005  # seconds of a turn that are spent on a checkpoint
 _EVERY = 5_000, 20_000  # events: when there is nothing else to do, and at most
 _RETRY = 60.0
 
@@ -411,24 +424,43 @@ class Checkpoints:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._not_before = -math.inf
+        self._steps: Iterator[None] | None = None
         self.wanted = False  # whether a checkpoint is asked for
 
+    @property
+    def under_way(self) -> bool:
+        return self._steps is not None
+
     def make(self, state: State, *, idle: bool, busy: bool = False) -> bool:
-        """If it is time to, keep the state, which must match the log; whether jobs that are over were dropped."""
+        """If it is time to, keep the state, which must match the log; whether jobs that are over were dropped.
+
+        That goes on for some turns, unless the checkpoint is asked for.
+        """
+        if self._steps is not None and not self.wanted:
+            self._go_on(_SLICE)
+            return False
         behind, jobs = self._store.last - self._store.checkpointed, len(self._store.open)
         few, many = _EVERY  # it takes the longer the more jobs there are
         least = max(few, jobs // 4) if idle else max(many, jobs) * (_LATER if busy else 1)
         if behind <= (0 if self.wanted else least) or time.monotonic() < self._not_before:
             return False
-        self.wanted = False
+        seconds, self.wanted = math.inf if self.wanted else 0.0, False
         if compacts := len(state.ids) - jobs > jobs // 4:
             compact(state)
+        self._steps = self._store.keeping(state)
+        self._go_on(seconds)
+        return compacts
+
+    def _go_on(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
         try:
-            self._store.keep(state)
+            for _ in self._steps or ():
+                if time.monotonic() >= end:
+                    return
         except StoreFailing as error:  # the log has everything, so nothing is lost
             log.warning("%s", error)
             self._not_before = time.monotonic() + _RETRY
-        return compacts
+        self._steps = None
 
 
 class NoSuchJob(UserError):

@@ -167,13 +167,15 @@ def reap(number: int, kind: int = os.P_PIDFD, options: int = 0) -> int | None:
     return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
 
 
+READERS = 8  # threads in which requests read
+
+
 def spare_files() -> int:
     """How many files may be open beside the daemon's own: half for connections, half for processes that it watches.
 
     Its own are the store, two for each thread that reads it, those of a launch, and some for what comes up.
     """
-    readers = min(32, (os.cpu_count() or 1) + 4)  # threads of asyncio
-    return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 48 - 2 * readers)
+    return max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 48 - 2 * READERS)
 
 
 def _is_there(pid: int) -> bool:

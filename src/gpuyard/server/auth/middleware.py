@@ -27,6 +27,7 @@ from gpuyard.server.auth.authentication import (
 from gpuyard.server.auth.credentials import CredentialStore
 from gpuyard.server.auth.hosts import Hosts, address_of
 from gpuyard.server.auth.permissions import Caller, Forbidden, Permissions, Role, SubmitterLimits
+from gpuyard.server.context import ASKER
 from gpuyard.server.paths import (
     API,
     SAFE,
@@ -245,6 +246,7 @@ class AuthMiddleware:
                 raise
         else:
             state["caller"] = caller
+            ASKER.set(caller.name)
             if foreign and not caller.via.startswith("token"):
                 raise Forbidden("a page of another origin gets this with a token only, as X-Auth-Token or ?token=")
             check_origin(caller, method, path, headers, state.get("secret", ""))

@@ -93,7 +93,7 @@ class EstimateRoutes:
     )  # fmt: skip
     async def of_job(self, job: str) -> Response:
         """What is expected of a job by now, and by which runs."""
-        view = tasks.chosen(self._context.reader, job)[0]
+        view = tasks.first(self._context.reader, job)
         return await asyncio.to_thread(self._expected, work_of(view))
 
     @Route(

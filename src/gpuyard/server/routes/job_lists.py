@@ -84,7 +84,8 @@ class JobListing:
 
     async def page(self, request: Request, choice: JobFilter, columns: bool = False) -> Response:
         listed = await self._listed(choice, columns)
-        following = {"offset": choice.page.stop} if listed.more else None
+        shown = len(listed.answer.get("jobs", ())) or choice.page.stop - choice.page.start
+        following = {"offset": choice.page.start + shown} if listed.more else None
         return await asyncio.to_thread(lambda: paged(request, listed.answer, following))
 
     async def _listed(self, choice: JobFilter, columns: bool) -> JobPage:
@@ -104,13 +105,13 @@ class JobListing:
         found = _in_order(choice.found(opened, reader), reasons)
         say = ReasonTexts(due)
         rows = tasks.fold(found) if choice.fold else found
-        shown, now = rows[choice.page], daemon.clock.now()
+        shown, now = rows[choice.page] if columns else fitting(rows[choice.page]), daemon.clock.now()
         whys = [reasons.get(_first_id(view)) if view.state == "queued" else None for view in shown]
         known = all(why or view.state != "queued" for view, why in zip(shown, whys, strict=True))
         texts = [say(why, view) for view, why in zip(shown, whys, strict=True)]
         progress = [self._context.progress.of(view, now) for view in shown]
         expected = [expected_end(view, far, now) for view, far in zip(shown, progress, strict=True)]
-        more = len(rows) > choice.page.stop
+        more = len(rows) > choice.page.start + len(shown)
         counts: dict[str, Any] = {"total": len(found), "rows": len(rows), "states": tasks.counts_of(found)}
         if columns:
             table = columns_json(shown, texts, progress, expected, _since(shown, reader))
@@ -121,6 +122,16 @@ class JobListing:
             for one in zip(shown, texts, progress, expected, strict=True)
         ]
         return JobPage({**counts, "jobs": jobs}, more, known)
+
+
+def fitting(views: list[JobView]) -> list[JobView]:
+    """As many as an answer may have by their length; the next page has the others."""
+    size = 0
+    for count, view in enumerate(views):
+        size += sum(sum(map(len, view.work.get(name, ()))) for name in ("command", "tags", "after"))
+        if size > _MOST_BYTES and count:
+            return views[:count]
+    return views
 
 
 def _in_order(views: list[JobView], reasons: Mapping[str, Reason]) -> list[JobView]:
@@ -152,6 +163,7 @@ def _first_id(view: JobView) -> str:
 PAGE = 1000  # jobs on a page by default
 MOST = 10_000  # jobs on a page at most; a table may have more
 MOST_ROWS = 1_000_000
+_MOST_BYTES = 2**23  # of commands and such in an answer
 _FARTHEST = 2**53
 _LONGEST = 1000  # characters of a search; SQLite refuses much longer ones
 _CURSOR = re.compile(r"(0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,3})_([0-9]{1,18})")
@@ -250,9 +262,10 @@ class ListRoutes:
                 over=True, wanted=wanted, limit=limit + 1, ended_after=after, ended_before=before, tag=tag, text=text,
                 behind=where,
             )  # fmt: skip
-            jobs = [job_json(view, node=node) for view in views[:limit]]
-            there_is_more = len(views) > limit
-            return paged(request, {"jobs": jobs}, {"cursor": _behind(views[limit - 1])} if there_is_more else None)
+            shown = fitting(views[:limit])
+            jobs = [job_json(view, node=node) for view in shown]
+            there_is_more = len(views) > len(shown)
+            return paged(request, {"jobs": jobs}, {"cursor": _behind(shown[-1])} if there_is_more else None)
 
         if not text:
             return await asyncio.to_thread(found)
@@ -348,7 +361,8 @@ class BulkRoutes:
         if given.grace is not None and given.action != CANCEL:
             raise UserError("grace is for the action cancel alone")
         views = await asyncio.to_thread(self._matching, given, user)
-        return await self._intake.once(request, lambda: self._prepared(request, given, views), status=200)
+        states = await asyncio.to_thread(tasks.counts_of, views)
+        return await self._intake.once(request, lambda: self._prepared(request, given, views, states), status=200)
 
     def _matching(self, given: BulkRequest, user: str) -> list[JobView]:
         """The jobs that match; those that are not over, but for a retry."""
@@ -366,9 +380,11 @@ class BulkRoutes:
             return [view for view in found if view.state in OVER and view.state in states and view.kind == "job"]
         return [view for view in found if not states or view.state in states]
 
-    async def _prepared(self, request: Request, given: BulkRequest, views: list[JobView]) -> Command:
+    async def _prepared(
+        self, request: Request, given: BulkRequest, views: list[JobView], states: dict[str, int]
+    ) -> Command:
         answer: dict[str, Any] = {"action": given.action, "matched": len(views), "changed": 0}
-        answer |= {"states": tasks.counts_of(views), "jobs": [], "ids": []}
+        answer |= {"states": states, "jobs": [], "ids": []}
         if not views:
             return lambda: answer
         if given.action == RETRY:

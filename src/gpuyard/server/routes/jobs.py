@@ -92,12 +92,20 @@ class JobLookup:
         ids = tasks.ids(self._context.reader, job)
         return [id for id in ids if id in self._context.daemon.store.open] or ids
 
+    async def chosen(self, job: str) -> list[JobView]:
+        return await asyncio.to_thread(lambda: tasks.chosen(self._context.reader, job))
+
+    async def progress(self, job: str, array: str) -> tuple[bool, bool, str]:
+        if not array:
+            return tasks.progress(self._context.reader, job)
+        return await asyncio.to_thread(lambda: tasks.progress(self._context.reader, job))
+
     async def one(self, job: str) -> Response:
         """A job, or an array as if it were one, with its reason, progress and usage."""
         context, daemon = self._context, self._context.daemon
         alone = context.reader.job(job)
-        views = [alone] if alone else await asyncio.to_thread(lambda: tasks.chosen(context.reader, job))
-        view = tasks.together(job, views)
+        views = [alone] if alone else await self.chosen(job)
+        view = views[0] if alone else await asyncio.to_thread(tasks.together, job, views)
         reasons: Mapping[str, Reason] = {}
         if view.state == "queued" and len(views) == 1:
             recent = context.commands.recent_reasons() or {}
@@ -140,8 +148,9 @@ class JobRoutes:
     ) -> Response:
         """One job, or an array as one; with `wait`, when it is over or has started, or the seconds are."""
         end, watch = time.monotonic() + wait, self._context.watch
+        array = ""
         while True:
-            over, started, array = tasks.progress(self._context.reader, job)
+            over, started, array = await self._lookup.progress(job, array)
             left = end - time.monotonic()
             if over or (for_ == "start" and started) or left <= 0 or watch.over:
                 return await self._lookup.one(job)
@@ -219,7 +228,7 @@ class JobRoutes:
     async def environment(self, job: str) -> Response:
         """The environment that a job was submitted with."""
         reader = self._context.reader
-        return reply({"environment": reader.environment(tasks.chosen(reader, job)[0].work.get("environment", ""))})
+        return reply({"environment": reader.environment(tasks.first(reader, job).work.get("environment", ""))})
 
     @Route(
         "GET /jobs/{job}/explain", "explainJob", "Why does it wait?", "Jobs",
@@ -228,12 +237,14 @@ class JobRoutes:
     async def explain(self, job: str) -> Response:
         """Why a job waits, and what would have to end first; of an array, the task that is next."""
         context, commands = self._context, self._context.commands
-        views = tasks.chosen(context.reader, job)
-        if len(views) > 1:
-            reasons = await context.look(commands.reasons)
+        views = await self._lookup.chosen(job)
+        reasons = await context.look(commands.reasons) if len(views) > 1 else {}
+
+        def next_of() -> JobView:
             place = {id: n for n, id in enumerate(reasons)}
-            views.sort(key=lambda v: (place.get(v.id, len(place)), v.over, v.number))
-        view = views[0]
+            return min(views, key=lambda v: (place.get(v.id, len(place)), v.over, v.number))
+
+        view = await asyncio.to_thread(next_of)
         ends = await asyncio.to_thread(context.ends)
         why = None if view.over else await context.look(lambda: commands.explain(view.id, ends))
         found = explain_json(view, why, dict(context.daemon.store.open), ends)
@@ -257,7 +268,7 @@ class JobRoutes:
         """Queue a job, or an array, once more, with changes."""
 
         async def copied() -> Command:
-            return await self._copy(request, tasks.chosen(self._context.reader, job), given or Copy())
+            return await self._copy(request, await self._lookup.chosen(job), given or Copy())
 
         return await self._intake.once(request, copied)
 
@@ -269,7 +280,7 @@ class JobRoutes:
         """Queue a job that is over once more; of an array, the tasks that did not succeed."""
 
         async def again() -> Command:
-            views = tasks.chosen(self._context.reader, job)
+            views = await self._lookup.chosen(job)
             if going := [view for view in views if view.state not in OVER]:
                 raise NotNow(f"job {going[0].id} is not over; gpuyard clone makes a second one of it")
             failed = [view for view in views if view.state != "succeeded"]
@@ -292,7 +303,7 @@ class JobRoutes:
         if views[0].kind != "job":
             raise UserError(f"{views[0].id} is a {views[0].kind}, which has no command to run again")
         if views[0].array and not given.array:
-            given = given.model_copy(update={"array": _array(views)})
+            given = given.model_copy(update={"array": await asyncio.to_thread(_array, views)})
         content = await self._content(request, views[0], given)
 
         def copy() -> JobRequest:

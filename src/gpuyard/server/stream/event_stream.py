@@ -259,7 +259,13 @@ class EventRoutes:
         return reply({"events": found, "last": found[-1]["seq"] if found else after})
 
     def _read(self, after: int, limit: int, wanted: EventFilter) -> list[dict[str, Any]]:
-        return [event_json(seq, row) for seq, row, _ in self._context.reader.happened(after, _MOST, wanted, limit)]
+        found, size = list[dict[str, Any]](), 0
+        for seq, row, _ in self._context.reader.happened(after, _MOST, wanted, limit):
+            found.append(event_json(seq, row))
+            size += len(row.data)
+            if size > _MOST_BYTES:
+                break
+        return found
 
 
 def _kinds(text: str) -> frozenset[str]:

@@ -84,7 +84,7 @@ class LogRoutes:
         context = self._context
         end = time.monotonic() + wait
         while True:
-            view = tasks.chosen(context.reader, job)[0]
+            view = tasks.first(context.reader, job)
             which = self._attempt(view, attempt)
             after, data = context.daemon.engine.read_log(job, which, offset, size) if which else (max(offset, 0), b"")
             if data or view.over or time.monotonic() >= end or context.watch.over:
@@ -138,7 +138,7 @@ class LogRoutes:
         engine = context.daemon.engine
         while True:
             writer.check()
-            view = context.daemon.store.open.get(job) or tasks.chosen(context.reader, job)[0]
+            view = context.daemon.store.open.get(job) or tasks.first(context.reader, job)
             which = which or view.attempt
             over = view.over or (which and (view.attempt > which or view.state != "running"))
             while which and (at < 0 or at < engine.log_size(job, which)):
