@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -92,7 +93,11 @@ def run(context: typer.Context, daemon: DaemonOptions, request: Request) -> None
         interrupts.pass_to(job)
         _await_start(client, job)
         interrupts.started = True
-        _show(client, job, desk)
+        try:
+            _show(client, job, desk)
+        except OSError as error:  # of our output: a full disk, or a terminal that has gone
+            how = f"job {job} is not affected, and gpuyard logs -f {job} shows its output"
+            raise GpuyardError(f"cannot write the output ({error.strerror}); {how}") from error
         ended = client.wait(job)
     if ended["state"] not in ("succeeded", "failed") or (ended["state"] == "failed" and ended["exit_code"] is None):
         output.say(outcome(ended))
@@ -147,6 +152,8 @@ def _await_start(client: Client, id: str) -> None:
         output.say(f"job {id}: running" + (f" on GPU {gpus}" if gpus else ""))
 
 
+_ENDING = signal.SIGINT, signal.SIGTERM
+_PASSED = signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2
 _TOGETHER = 2.0  # seconds between two Ctrl-C that belong together, where the job has a terminal of its own
 
 
@@ -165,7 +172,7 @@ class Interrupts:
             desk.on_keys = self._typed
 
     def __enter__(self) -> Interrupts:
-        self.before = {number: signal.signal(number, self._catch) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.before = {number: signal.signal(number, self._catch) for number in (*_ENDING, *_PASSED)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -181,6 +188,8 @@ class Interrupts:
     def _typed(self, keys: bytes) -> None:
         """Count Ctrl-C in a terminal of the job's own, which it has got itself: programs use single ones."""
         now = time.monotonic()
+        if not keys:  # its program reads keys itself, as a shell does at its prompt
+            self.count = 0
         for key in keys:
             if key != 3 or (self.count == 1 and now > self._last + _TOGETHER):
                 self.count = 0
@@ -190,6 +199,11 @@ class Interrupts:
                     self._go_on()
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
+        if number in _PASSED:
+            if self.desk is None or not self.desk.signal(number):
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            return
         self.count += 1
         if self.job is None and self.count > 1:
             raise KeyboardInterrupt
