@@ -114,6 +114,14 @@ def test_the_death_of_who_waits_ends_no_job(yard: Yard) -> None:
     assert yard.client.log(again).data == b"on\nmore\ne\n"
 
 
+def test_the_next_attempt_is_shown_from_its_beginning(yard: Yard) -> None:
+    running = begun(yard, "--", "sh", "-c", "echo on; echo $GPUYARD_ATTEMPT; [ $GPUYARD_ATTEMPT = 2 ] || sleep 1000")
+    [job] = yard.client.jobs()
+    assert yard("requeue", job["id"]).code == 0
+    done = finish(running)
+    assert (done.code, done.out) == (0, "1\non\n2\n")
+
+
 class Screen:
     """A terminal with `gpuyard run` in it, or with a shell that has it as $RUN."""
 
@@ -216,9 +224,9 @@ def test_ctrl_c_and_ctrl_z_are_keys_where_programs_take_them(yard: Yard) -> None
         assert terminal.process.returncode == 5
     with screen(yard, "--", "bash", "--norc", "--noprofile", "-i") as terminal:
         terminal.shows(b"@ ")
-        terminal.shows(b"sleeps", after=b"echo sle''eps; sleep 1000\r")
+        terminal.shows(b"sleeps", after=b"sh -c 'echo sle\"\"eps; exec sleep 1000'\r")
         terminal.shows(b"]+  Stopped", after=b"\x1a")  # by its own shell
-        terminal.type(b"kill %1; exit 5\r")
+        terminal.type(b"kill -9 %1; wait; exit 5\r")
         until(lambda: terminal.process.poll() is not None)
         assert terminal.process.returncode == 5
 

@@ -16,10 +16,11 @@ import typer
 from gpuyard.api.types import OVER
 from gpuyard.cli.common_options import DaemonOptions, LocalOnlyOptions, NoWait, option, option_groups
 from gpuyard.cli.jobs.job_options import Estimate, From, GpuMemory, Priority, Tags, duration
-from gpuyard.cli.jobs.logs import exit_code, follow, log_of, outcome
+from gpuyard.cli.jobs.logs import exit_code, log_of, outcome, write
 from gpuyard.cli.jobs.submit import Request, run_in_place, send
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
+from gpuyard.client.follow import output_of
 from gpuyard.client.retry import patiently
 from gpuyard.client.transport import Refused
 from gpuyard.errors import GpuyardError, UserError
@@ -125,8 +126,8 @@ def _show(client: Client, job: str, desk: Desk | None) -> None:
     attempt, shown = client.job(job)["attempt"], None
     if desk is not None:
         shown = desk.attend(lambda: patiently(client.job, job, say=output.say)["state"] not in OVER, write_frame)
-    now = patiently(client.job, job, say=output.say)
-    follow(log_of(client, job), job, shown or 0 if now["attempt"] == attempt else 0)
+    for data in output_of(log_of(client, job), job, shown or 0, say=output.say, seen=attempt):
+        write(data)
 
 
 def write_frame(kind: bytes, data: bytes) -> None:
