@@ -18,6 +18,7 @@ _PARTS = re.compile(
 )
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "URG", "XCPU", "WINCH")
 """Signals that can ask a job to stop."""
+_DAYS = re.compile(r"(\d+)-(\d+)")
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d(?:\.\d*)?))?")
 
 
@@ -44,18 +45,20 @@ def parse_share(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in `90`, `90m`, `1.5h`, `1h30m`, `02:30:00` or Slurm's `1-12:00:00`."""
+    """Seconds in `90`, `90m`, `1.5h`, `1h30m`, `02:30:00` or Slurm's `1-12` and `1-12:00:00`."""
     text = text.strip()
     if clock := _CLOCK.fullmatch(text):
         days, first, second, third = clock.groups()
         if third is None and days is None:  # MM:SS, as Slurm reads it
             return int(first) * 60.0 + int(second)
         return int(days or 0) * 86400.0 + int(first) * 3600.0 + int(second) * 60.0 + float(third or 0)
+    if match := _DAYS.fullmatch(text):
+        return int(match[1]) * 86400.0 + int(match[2]) * 3600.0
     if match := _TIME.fullmatch(text):
         return float(match[1]) * _TIMES[match[2].lower()]
     if text and (parts := _PARTS.fullmatch(text)):  # as `format_duration` writes it
         return sum(float(part or 0) * _TIMES[unit] for part, unit in zip(parts.groups(), "wdhms", strict=True))
-    raise UserError(f"'{text}' is not a duration; write for example 90, 90m, 1.5h, 1h30m or 1-12:00:00")
+    raise UserError(f"'{text}' is not a duration; write for example 90s, 90m, 1.5h, 1h30m or 1-12:00:00")
 
 
 def check_signal(text: str) -> str:

@@ -89,6 +89,12 @@ def test_when_a_job_starts_is_told_by_progress_and_only_of_the_first_in_line(yar
     assert (last["place"], last["needs"], last["ahead"]) == (4, "any 4 GPUs", [first, *others[:-1]])
     assert (last["must_end_first"], last["expected_at"]) == ([], None)  # the end of no one job would help it
     assert "It is number 4 in line" in yard("explain", others[-1]).out
+    later = yard.client.explain(yard.submit("--begin", "now+1h", "--", "true"))
+    assert (later["code"], later["place"], later["expected_at"]) == (
+        "BeginTime",
+        None,
+        None,
+    )  # others may be first then
 
 
 def test_who_takes_longer_than_expected_ends_nobody_knows_when(yard: Yard) -> None:

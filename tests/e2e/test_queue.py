@@ -188,7 +188,7 @@ def test_explain_says_what_has_to_end_first(yard: Yard) -> None:
     assert "blocker" in yard("explain", first).out
     text = yard("explain", second).out
     assert text.startswith(f"Job {second} is queued: it needs 1 GPU, 0 idle")
-    assert f"It is number 2 in line; ahead of it: 1 job ({first}).\nIt can start on any GPU" in text
+    assert f"It is number 2 in line; ahead of it: 1 job ({first}).\nWhen its turn comes, any GPU will do." in text
     assert yard("explain", blocker).out == f"Job {blocker} is running on GPU 0,1,2,3; it waits for nothing.\n"
     held = yard.submit("--hold", "--", "true")
     assert yard("explain", held).out == f"Job {held} is held until it is released (gpuyard release {held}).\n"

@@ -114,16 +114,26 @@ def test_the_death_of_who_waits_ends_no_job(yard: Yard) -> None:
     assert yard.client.log(again).data == b"on\nmore\ne\n"
 
 
-class Screen:
-    """A terminal with `gpuyard run` in it."""
+def test_the_next_attempt_is_shown_from_its_beginning(yard: Yard) -> None:
+    running = begun(yard, "--", "sh", "-c", "echo on; [ $GPUYARD_ATTEMPT = 1 ] && sleep 1000; echo second")
+    [job] = yard.client.jobs()
+    assert yard("requeue", job["id"]).code == 0
+    done = finish(running)
+    assert (done.code, done.out) == (0, "on\nsecond\n")
 
-    def __init__(self, yard: Yard, *words: str) -> None:
+
+class Screen:
+    """A terminal with `gpuyard run` in it, or with a shell that has it as $RUN."""
+
+    def __init__(self, yard: Yard, *words: str, shell: bool = False) -> None:
+        run = [sys.executable, "-m", "gpuyard", "run"]
         self.master, slave = pty.openpty()
         self.resize(33, 101)
         self.seen = b""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gpuyard", "run", *words], stdin=slave, stdout=slave, stderr=slave, cwd=yard.cwd,
-            env={**yard.environment, "TERM": "xterm-256color"}, start_new_session=True,
+            ["bash", "--norc", "--noprofile", "-i"] if shell else [*run, *words],
+            stdin=slave, stdout=slave, stderr=slave, cwd=yard.cwd, start_new_session=True,
+            env={**yard.environment, "TERM": "xterm-256color", "RUN": " ".join(run), "PS1": "@ "},
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
         self.slave = slave
@@ -134,7 +144,11 @@ class Screen:
     def type(self, keys: bytes) -> None:
         os.write(self.master, keys)
 
-    def shows(self, text: bytes) -> None:
+    def shows(self, text: bytes, *, after: bytes = b"") -> None:
+        """Wait until it does; what came before is forgotten. With `after`, this is typed first."""
+        if after:
+            self.seen = b""
+            self.type(after)
         end = time.monotonic() + PATIENCE
         while text not in self.seen:
             assert time.monotonic() < end, self.seen
@@ -143,8 +157,8 @@ class Screen:
 
 
 @contextlib.contextmanager
-def screen(yard: Yard, *words: str) -> Iterator[Screen]:
-    found = Screen(yard, *words)
+def screen(yard: Yard, *words: str, shell: bool = False) -> Iterator[Screen]:
+    found = Screen(yard, *words, shell=shell)
     try:
         yield found
     finally:
@@ -186,6 +200,87 @@ def test_ctrl_c_again_and_again_in_a_terminal_leaves_the_job(yard: Yard) -> None
         assert terminal.process.returncode == 130
         [job] = yard.client.jobs()
         assert job["state"] == "running"
+
+
+def test_each_of_input_output_and_errors_is_a_terminal_where_ours_is(yard: Yard) -> None:
+    script = "for fd in 0 1 2; do test -t $fd && echo $fd >>which; done; stty size <&2; echo done >>which"
+    for redirected, found in (("</dev/null", "1\n2\n"), ("|cat", "2\n"), ("2>errors", "0\n1\n")):
+        (yard.cwd / "which").unlink(missing_ok=True)
+        with screen(yard, shell=True) as terminal:
+            terminal.shows(b"@ ")
+            terminal.shows(b"=0\r", after=f"$RUN -- sh -c '{script}' {redirected}; echo =$? \r".encode())
+            assert (b"33 101" in terminal.seen) == ("2\n" in found)
+        assert (yard.cwd / "which").read_text() == f"{found}done\n"
+
+
+def test_ctrl_c_and_ctrl_z_are_keys_where_programs_take_them(yard: Yard) -> None:
+    reader = "import os, tty; tty.setraw(0); key = b'on'\nwhile key != b'q': print(key); key = os.read(0, 1)\nexit(5)"
+    with screen(yard, "--", sys.executable, "-uc", reader) as terminal:
+        terminal.shows(b"on")
+        for key in (b"\x03", b"\x03", b"\x03", b"\x03", b"\x1a"):
+            terminal.shows(repr(key).encode(), after=key)
+        terminal.type(b"q")
+        until(lambda: terminal.process.poll() is not None)
+        assert terminal.process.returncode == 5
+    with screen(yard, "--", "bash", "--norc", "--noprofile", "-i") as terminal:
+        terminal.shows(b"@ ")
+        terminal.shows(b"sleeps", after=b"sh -c 'echo sle\"\"eps; exec sleep 1000'\r")
+        terminal.shows(b"]+  Stopped", after=b"\x1a")  # by its own shell
+        assert terminal.process.poll() is None
+
+
+def test_it_is_stopped_goes_on_in_the_background_and_comes_back(yard: Yard) -> None:
+    script = "trap 'echo drawn' WINCH; echo on; while ! read -r word; do :; done; echo got $word"
+    with screen(yard, shell=True) as terminal:
+        terminal.shows(b"@ ")
+        terminal.shows(b"on\r\n", after=f'$RUN -- bash -c "{script.replace("$", chr(92) + "$")}"\r'.encode())
+        terminal.shows(b"Stopped", after=b"\x1a")
+        terminal.shows(b"@ ", after=b"bg\r")
+        terminal.shows(b"Running", after=b"jobs\r")
+        terminal.shows(b"drawn", after=b"fg\r")
+        terminal.shows(b"got hello", after=b"hello\r")
+
+
+def test_keys_are_left_to_a_pager(yard: Yard) -> None:
+    reader = "import tty; tty.setcbreak(2); print('key', open('/dev/tty', 'rb', 0).read(1)); input()"
+    (yard.cwd / "pager.py").write_text(reader)
+    with screen(yard, shell=True) as terminal:
+        terminal.shows(b"@ ")
+        pager = f"{sys.executable} pager.py"
+        terminal.type(
+            f"$RUN -- sh -c 'while [ ! -e go ]; do sleep 0.05; done; echo end' | {pager}; echo =$?\r".encode()
+        )
+        until(lambda: yard.client.jobs() and yard.client.jobs()[0]["state"] == "running")
+        for _ in range(3):
+            terminal.type(b"k")
+        terminal.shows(b"key b'k'")
+        (yard.cwd / "go").touch()
+        terminal.shows(b"=0")
+
+
+def test_who_writes_for_nobody_learns_of_it(yard: Yard) -> None:
+    given = {"cwd": yard.cwd, "env": yard.environment, "text": True, "timeout": PATIENCE}
+    run = f"{sys.executable} -m gpuyard run"
+    line = f"{run} -- sh -c 'yes; echo $? >&2; exit 4' | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, check=True, **given)  # type: ignore[call-overload]
+    assert (done.stdout, done.stderr) == ("y\n4\n", "141\n")
+    line = f"{run} -- echo hi >/dev/full"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, check=False, **given)  # type: ignore[call-overload]
+    assert done.returncode == 1
+    assert "cannot write the output (No space left on device)" in done.stderr
+
+
+def test_standard_streams_may_be_closed_and_folders_missing(yard: Yard) -> None:
+    given = {
+        "cwd": yard.cwd,
+        "timeout": PATIENCE,
+        "env": {**yard.environment, "TMPDIR": "/no", "XDG_RUNTIME_DIR": "x" * 120},
+    }
+    run = f"{sys.executable} -m gpuyard"
+    for line in ("run -- sh -c 'cat; echo x; echo e >&2' <&- >&- 2>&-", "ps >&-", "history >&- 2>&-"):
+        assert subprocess.run(["bash", "-c", f"{run} {line}"], check=False, **given).returncode == 0  # type: ignore[call-overload]
+    [job] = yard.client.history(limit=1)
+    assert yard.client.log(job["id"]).data == b"x\ne\n"
 
 
 def test_a_job_of_another_user_finds_that_users_terminal_only(a: UserDesk, b: UserDesk, place: Path) -> None:

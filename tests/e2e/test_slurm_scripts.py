@@ -134,7 +134,9 @@ def test_hyperparameters_four_at_once(yard: Yard, here: Path) -> None:
 def test_a_chain(yard: Yard, here: Path) -> None:
     first = yard.submit("--hold", "--name", "prepare", "--", "sh", "-c", "echo ready >prepared.txt")
     id, warnings = submitted(yard, "09-chain.sh")
-    assert warnings == ["09-chain.sh:6: #SBATCH --kill-on-invalid-dep=yes: this option is not known; ignored"]
+    assert warnings == [
+        "09-chain.sh:6: #SBATCH --kill-on-invalid-dep=yes: a job whose dependency fails is cancelled; ignored"
+    ]
     assert yard.client.job(id)["dependency"] == f"afterok:{first}"
     yard("release", first)
     assert yard.wait(id)["state"] == "succeeded"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import sys
 from typing import Any
 
@@ -18,6 +19,7 @@ def main() -> None:
     gc.set_threshold(100_000, 50, 50)  # looking for cycles would take a tenth of a short command, and find none
     from gpuyard.errors import Bug, GpuyardError, Mistakes, UserError, is_passing, memory_limit
 
+    _open_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
     try:
@@ -53,6 +55,15 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             raise
         _fail_usage(error)
+
+
+def _open_standard_streams() -> None:
+    """Where a shell has closed some (`>&-`), put /dev/null, lest a file of ours gets their numbers."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(fd)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
 def _run(line: list[str]) -> Any:

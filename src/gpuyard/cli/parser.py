@@ -49,6 +49,7 @@ def _is_value(rest: Sequence[str], known: Collection[str]) -> bool:
 
 
 _UNREAD = object()
+_LARGEST = 10**14  # a whole number that every library takes
 
 
 class QuickCommand(TyperCommand):
@@ -114,11 +115,15 @@ class _Quick:
 
     def _complaint(self, text: str, param: Any) -> str:
         kind = WHOLE if self.kind is int else NUMBER
+        is_huge = kind is WHOLE and text.strip().isdecimal() and int(text) > _LARGEST
+        limits = number_range(self.least, _LARGEST if is_huge else self.most)
         usual = param.default if isinstance(param.default, int | float) else self.least or self.most or kind.example
         name = param.opts[0] if param.opts[0].startswith("-") else param.metavar or param.name.upper()
-        return f"{name} is a {kind.name}{number_range(self.least, self.most)}, as in {usual}, not '{text}'"
+        return f"{name} is a {kind.name}{limits}, as in {usual}, not '{text}'"
 
     def _allows(self, number: float) -> bool:
+        if self.kind is int and abs(number) > _LARGEST:
+            return False
         return (self.least is None or self.least <= number) and (self.most is None or number <= self.most)
 
 

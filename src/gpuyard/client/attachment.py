@@ -18,16 +18,19 @@ import struct
 import sys
 import termios
 import time
+import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 OUT, ERR, IN, SIZE, SIGNAL, HELLO = b"o", b"e", b"i", b"w", b"s", b"h"
+CLOSED, STOP, TAKEN = b"c", b"z", b"t"  # nobody reads this; Ctrl-Z is for who waits; Ctrl-C was a key for a program
 _HEAD = struct.Struct("!cI")
 _SIZES = struct.Struct("!HH")
 _PIECE = 2**16
 _MOST = 2**22  # bytes that wait for who is behind, at most
 _PATIENCE = 5.0  # seconds for the other side to say what it wants
+_LOOK = 0.2  # seconds between looks whether keys are for the job again
 _LAST = 1.0  # seconds to hand over the rest when the job has ended
 
 
@@ -67,17 +70,15 @@ def main(path: str, command: list[str]) -> int:
 def _reach(path: str) -> tuple[socket.socket, dict[str, Any], list[int]] | None:
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(_PATIENCE)
-    try:
+    with suppress(OSError, ValueError):
         connection.connect(path)
-        if _peer(connection) != os.getuid():
-            return None
-        log = {"size": os.fstat(1).st_size, "joint": _is_same(1, 2)}
-        connection.sendall(frame(HELLO, json.dumps(log).encode()))
-        data, passed, _, _ = socket.recv_fds(connection, _PIECE, 1)
-        [(_, wishes)] = Frames().read(data)
-        return connection, json.loads(wishes), passed
-    except (OSError, ValueError):
-        return None
+        if _peer(connection) == os.getuid():
+            log = {"size": os.fstat(1).st_size, "joint": _is_same(1, 2)}
+            connection.sendall(frame(HELLO, json.dumps(log).encode()))
+            data, passed, _, _ = socket.recv_fds(connection, _PIECE, 1)
+            [(_, wishes)] = Frames().read(data)
+            return connection, json.loads(wishes), passed
+    return None
 
 
 def _peer(connection: socket.socket) -> int:
@@ -99,33 +100,50 @@ class _Parent:
         self._connection: socket.socket | None = connection
         connection.setblocking(False)
         self._frames, self._unsent, self._input = Frames(), bytearray(), bytearray()
-        self._pty, self._ended = bool(wishes["pty"]), False
+        self._ended, self._last, self._master = False, False, -1
         self._into: int | None = None
-        own, out = os.openpty() if self._pty else os.pipe()
-        into = passed[0] if passed else os.open(os.devnull, os.O_RDONLY)
-        if self._pty:
-            self._resize(own, wishes["size"])
-            self._into, into = own, out
-        elif wishes["typed"]:
-            into, self._into = os.pipe()
-        self._sources, error = {own: (OUT, 1)}, out
-        if wishes["errors"]:
-            read, error = os.pipe()
-            self._sources[read] = ERR, 2
-        self._master, self._child = own, self._fork(command, into, out, error)
+        self._sources = dict[int, tuple[bytes, int]]()
+        into, out, error = self._ends(wishes, passed)
+        self._child = self._fork(command, into, out, error)
         for fd in {into, out, error}:
             os.close(fd)
         if self._into is not None:
             os.set_blocking(self._into, False)
         self._pidfd = os.pidfd_open(self._child)
 
+    def _ends(self, wishes: dict[str, Any], passed: list[int]) -> tuple[int, int, int]:
+        """The job's input, output and errors: each a terminal where theirs is one."""
+        terminals, slave = wishes["terminals"], -1
+        if any(terminals):
+            self._master, slave = os.openpty()
+            self._resize(self._master, wishes["size"])
+            self._sources[self._master] = (OUT, 1) if terminals[0] else (ERR, 2)
+        out = slave if terminals[0] else self._pipe(OUT, 1)
+        error = slave if terminals[1] else out if wishes["joint"] else self._pipe(ERR, 2)
+        if wishes["typed"] and terminals[0]:
+            self._into = self._master
+            return slave, out, error
+        if slave >= 0:  # theirs makes lines of the output
+            mode = termios.tcgetattr(slave)
+            mode[1] &= ~termios.OPOST
+            termios.tcsetattr(slave, termios.TCSANOW, mode)
+        if wishes["typed"]:
+            into, self._into = os.pipe()
+            return into, out, error
+        return passed[0] if passed else os.open(os.devnull, os.O_RDONLY), out, error
+
+    def _pipe(self, kind: bytes, log: int) -> int:
+        read, write = os.pipe()
+        self._sources[read] = kind, log
+        return write
+
     def _fork(self, command: list[str], *three: int) -> int:
         child = os.fork()
         if child:
             return child
-        if self._pty:
+        if self._master >= 0:
             os.setsid()
-            fcntl.ioctl(three[1], termios.TIOCSCTTY, 0)
+            fcntl.ioctl(next(filter(os.isatty, three[1:])), termios.TIOCSCTTY, 0)
         for number, fd in enumerate(three):
             os.dup2(fd, number)
         os._exit(_execute(command))
@@ -155,10 +173,8 @@ class _Parent:
         if self._connection is not None:
             events = select.POLLIN if len(self._input) < _PIECE else 0
             poll.register(self._connection, events | (select.POLLOUT if self._unsent else 0))
-        if self._into is not None and self._input and self._into not in self._sources:
-            poll.register(self._into, select.POLLOUT)
-        elif self._into is not None and self._input:
-            poll.register(self._into, select.POLLIN | select.POLLOUT)
+        if self._into is not None and self._input:
+            poll.register(self._into, select.POLLOUT | (select.POLLIN if self._into in self._sources else 0))
         if not self._ended:
             poll.register(self._pidfd, select.POLLIN)
         return poll.poll(timeout)
@@ -180,18 +196,20 @@ class _Parent:
         with suppress(OSError):  # a full disk is no reason to lose the job
             while rest:
                 rest = rest[os.write(log, rest) :]
-        if self._connection is not None:
-            self._unsent += frame(kind, data)
-            self._send()
-            if len(self._unsent) > _MOST:
-                self._leave()
+        self._tell(frame(kind, data))
         return True
 
+    def _tell(self, message: bytes) -> None:
+        if self._connection is not None:
+            self._unsent += message
+            self._send()
+        if self._connection is not None and len(self._unsent) > _MOST:
+            self._leave()
+
     def _send(self) -> None:
-        if self._connection is None:
-            return
         try:
-            del self._unsent[: self._connection.send(self._unsent)]
+            if self._connection is not None:
+                del self._unsent[: self._connection.send(self._unsent)]
         except BlockingIOError:
             return
         except OSError:
@@ -202,8 +220,7 @@ class _Parent:
         assert self._connection is not None
         self._connection.close()
         self._connection = None
-        if not self._pty and self._into is not None and not self._input:
-            self._close_input()
+        self._feed(last=True)
 
     def _talk(self, events: int) -> None:
         assert self._connection is not None
@@ -223,29 +240,43 @@ class _Parent:
             self._obey(kind, content)
 
     def _obey(self, kind: bytes, content: bytes) -> None:
-        if kind == SIZE and self._pty:
+        if kind == SIZE and self._master >= 0:
             self._resize(self._master, list(_SIZES.unpack(content)))
         elif kind == SIGNAL:
             with suppress(OSError):
-                os.killpg(os.tcgetpgrp(self._master) if self._pty else os.getpgrp(), content[0])
+                os.killpg(os.tcgetpgrp(self._master) if self._master >= 0 else os.getpgrp(), content[0])
+        elif kind == CLOSED:  # so that who writes there learns of it
+            for fd in [fd for fd, (which, _) in self._sources.items() if which == content and fd != self._master]:
+                del self._sources[fd]
+                os.close(fd)
         elif kind == IN and content:
-            self._input += content
-            self._feed()
-        elif kind == IN and self._into is not None and not self._input:
-            self._close_input()
+            if self._into != self._master or not self._is_for_us(content):
+                self._input += content
+                self._feed()
+        elif kind == IN:
+            self._feed(last=True)
 
-    def _feed(self) -> None:
-        if self._into is None:
-            return
+    def _is_for_us(self, keys: bytes) -> bool:
+        """Whether keys are a Ctrl-Z that would stop the job; who waits is told, and what a Ctrl-C was for."""
+        signals, lines = (termios.tcgetattr(self._master)[3] & flag for flag in (termios.ISIG, termios.ICANON))
+        if b"\x03" in keys and not (signals and lines):
+            self._tell(frame(TAKEN, b""))
+        stops = keys == b"\x1a" and signals and os.tcgetpgrp(self._master) == self._child
+        if stops:
+            self._tell(frame(STOP, b""))
+        return bool(stops)
+
+    def _feed(self, *, last: bool = False) -> None:
+        """Give the job what has been typed; after the last of it, the end of its input."""
+        self._last = self._last or last
         try:
-            del self._input[: os.write(self._into, self._input)]
+            if self._into is not None:
+                del self._input[: os.write(self._into, self._input)]
         except BlockingIOError:
             return
         except OSError:  # the job reads no more
             self._input.clear()
-
-    def _close_input(self) -> None:
-        if self._into is not None and not self._pty:
+        if self._into is not None and self._last and not self._input and self._into != self._master:
             os.close(self._into)
             self._into = None
 
@@ -269,21 +300,29 @@ class Desk:
     """Where a job finds the terminal of `gpuyard run`; nobody else finds it, since the folder is private."""
 
     def __init__(self) -> None:
-        import tempfile  # here, because the script does not need it
-
-        self._folder = tempfile.mkdtemp(prefix="gpuyard-", dir=os.environ.get("XDG_RUNTIME_DIR") or None)
         self._listener = socket.socket(socket.AF_UNIX)
         self.connection: socket.socket | None = None
-        self._pty = self._typed = False
+        self._typed = self._raw = False  # raw: the job has a terminal of its own, which gets every key
+        self._closed = set[bytes]()
         self.on_keys: Callable[[bytes], None] = lambda keys: None
         """Called with the keys that the job is given, if it has a terminal of its own."""
-        try:
-            self._path = os.path.join(self._folder, "s")
-            self._listener.bind(self._path)
-            self._listener.listen(1)
-        except OSError:
-            self.close()
-            raise
+        self._folder = self._listen()
+
+    def _listen(self) -> str:
+        import tempfile  # here, because the script does not need it
+
+        for place in (os.environ.get("XDG_RUNTIME_DIR"), os.environ.get("TMPDIR"), "/tmp", "/var/tmp"):
+            with suppress(OSError):  # it does not exist, or its name is too long
+                folder = tempfile.mkdtemp(prefix="gpuyard-", dir=place or "/tmp")
+                try:
+                    self._path = os.path.join(folder, "s")
+                    self._listener.bind(self._path)
+                    self._listener.listen(1)
+                except OSError:
+                    os.rmdir(folder)
+                    raise
+                return folder
+        raise OSError("cannot make a socket in /tmp, by which the job finds this terminal")
 
     def close(self) -> None:
         import shutil
@@ -304,26 +343,44 @@ class Desk:
             return None
         assert self.connection is not None
         shown, counted, frames = int(log["size"]), (OUT, ERR) if log["joint"] else (OUT,), Frames()
-        with self._typing() as typed:
-            while True:
-                ready = select.select([self.connection, *([0] if typed else ())], [], [])[0]
-                if 0 in ready:
-                    typed = self._pass_on()
-                if self.connection not in ready:
-                    continue
-                try:
-                    data = self.connection.recv(_PIECE)
-                except OSError:
-                    data = b""
+        with self._typing():
+            while data := self._read():
                 for kind, content in frames.read(data):
-                    write(kind, content)
                     shown += len(content) if kind in counted else 0
-                if not data:
-                    return shown
+                    self._obey(kind, content, write)
+        return shown
+
+    def _read(self) -> bytes:
+        """What the job sends next, nothing at its end; meanwhile keys are passed on."""
+        assert self.connection is not None
+        while True:
+            typed = self._typed and self._look()
+            among = [self.connection, *([0] if typed else ())]
+            ready = select.select(among, [], [], None if typed or not self._typed else _LOOK)[0]
+            if 0 in ready:
+                self._pass_on()
+            if self.connection in ready:
+                with suppress(OSError):
+                    return self.connection.recv(_PIECE)
+                return b""
+
+    def _obey(self, kind: bytes, content: bytes, write: Callable[[bytes, bytes], None]) -> None:
+        if kind == STOP:
+            self._take_keys(False)
+            os.kill(os.getpid(), signal.SIGTSTP)
+            self._look(since_stop=True)
+        elif kind == TAKEN:
+            self.on_keys(b"")
+        elif kind not in self._closed:
+            try:
+                write(kind, content)
+            except BrokenPipeError:  # as in `gpuyard run ... | head`
+                self._closed.add(kind)
+                self._tell(frame(CLOSED, kind))
 
     def say(self, sentence: str) -> bool:
         """Write a sentence where the terminal makes no lines; False if it does."""
-        if not self._pty or self.connection is None:
+        if not self._raw or self.connection is None:
             return False
         os.write(2, f"\r\n{sentence}\r\n".encode())
         return True
@@ -349,93 +406,93 @@ class Desk:
         return None
 
     def _greet(self, connection: socket.socket) -> None:
-        terminal = os.isatty(0)
-        self._typed = terminal and os.tcgetpgrp(0) == os.getpgrp()  # in the background there is nothing to read
-        self._pty = self._typed and os.isatty(1)
-        wishes = {"pty": self._pty, "typed": self._typed, "errors": not _is_same(1, 2), "size": _size()}
-        passed = [0] if not terminal and _is_open(0) else []
+        terminals = [os.isatty(1), os.isatty(2)]
+        self._typed = os.isatty(0) and _is_in_front()  # in the background there is nothing to read
+        self._raw = self._typed and terminals[0]
+        wishes = {"typed": self._typed, "terminals": terminals, "joint": _is_same(1, 2), "size": _size()}
+        passed = [] if os.isatty(0) else [0]
         socket.send_fds(connection, [frame(HELLO, json.dumps(wishes).encode())], passed)
 
     def _tell(self, message: bytes) -> bool:
-        try:
-            if self.connection is None:
-                return False
-            self.connection.sendall(message)
-        except OSError:
-            return False
-        return True
+        with suppress(OSError):
+            if self.connection is not None:
+                return self.connection.sendall(message) is None
+        return False
 
     @contextmanager
-    def _typing(self) -> Iterator[bool]:
+    def _typing(self) -> Iterator[None]:
         """The terminal hands over every key, if the job has one of its own, and tells when its size changes."""
-        if not self._pty:
-            yield self._typed
-            return
-        former = termios.tcgetattr(0)
-        before = signal.signal(signal.SIGWINCH, lambda *_: self._tell(frame(SIZE, _SIZES.pack(*_size()))))
-        self._raw(former)
+        self._former, self._in_front = termios.tcgetattr(0) if self._raw else [], True
+        handlers = {
+            signal.SIGWINCH: lambda *_: self._tell(frame(SIZE, _SIZES.pack(*_size()))),
+            signal.SIGCONT: lambda *_: self._look(since_stop=True),
+        }
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        self._take_keys(True)
         try:
-            yield True
+            yield
         finally:
-            termios.tcsetattr(0, termios.TCSADRAIN, former)
-            signal.signal(signal.SIGWINCH, before)
+            self._take_keys(False)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-    def _raw(self, former: list[Any]) -> None:
+    def _take_keys(self, taken: bool) -> None:
         """Every key as it is, and every byte of output: the job's own terminal has made lines of it."""
-        self._former, mode = former, list(former)
-        mode[0] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR | termios.IXON | termios.ISTRIP)
-        mode[1] &= ~termios.OPOST
-        mode[3] &= ~(termios.ECHO | termios.ICANON | termios.ISIG | termios.IEXTEN)
-        mode[6] = [*mode[6]]
-        mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
-        termios.tcsetattr(0, termios.TCSADRAIN, mode)
+        with suppress(termios.error):  # the terminal has gone
+            if self._raw and _is_in_front():  # else the shell has its own mode, and would stop us
+                termios.tcsetattr(0, termios.TCSADRAIN, self._former)
+                if taken:
+                    tty.setraw(0, termios.TCSADRAIN)
 
-    def _pass_on(self) -> bool:
-        """Pass keys on; False at the end of the input."""
-        data = os.read(0, 1024)
-        if self._pty and data == b"\x1a":  # Ctrl-Z stops us, not the job
-            termios.tcsetattr(0, termios.TCSADRAIN, self._former)
-            os.kill(os.getpid(), signal.SIGTSTP)
-            self._raw(self._former)
-            return True
+    def _look(self, *, since_stop: bool = False) -> bool:
+        """Whether keys are for the job: not in the background, nor where a pager reads what we write."""
+        before, self._in_front = self._in_front and not since_stop, _is_in_front()
+        if self._raw and self._in_front and not before:
+            self._take_keys(True)
+            self.signal(signal.SIGWINCH)  # to be drawn anew
+        try:
+            return self._in_front and (self._raw or bool(termios.tcgetattr(0)[3] & termios.ICANON))
+        except termios.error:
+            return False
+
+    def _pass_on(self) -> None:
+        """Pass keys on, or the end of the input."""
+        data = b""
+        with suppress(OSError):  # the terminal has gone
+            data = os.read(0, 1024)
+        self._typed = bool(data)
         self._tell(frame(IN, data))
-        if self._pty:
+        if self._raw:
             self.on_keys(data)
-        return bool(data)
+
+
+def _is_in_front() -> bool:
+    with suppress(OSError):
+        return os.tcgetpgrp(0) == os.getpgrp()
+    return False
 
 
 def _log_of(connection: socket.socket) -> dict[str, Any] | None:
     connection.settimeout(_PATIENCE)
-    try:
+    with suppress(OSError, ValueError):
         [(_, log)] = Frames().read(connection.recv(_PIECE))
         connection.settimeout(None)
         return dict(json.loads(log))
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 def _size() -> list[int]:
-    try:
-        return list(struct.unpack("4H", fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8)))[:2])
-    except OSError:
-        return [24, 80]
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
+    for fd in (1, 2):
+        with suppress(OSError):
+            return list(struct.unpack("4H", fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(8)))[:2])
+    return [24, 80]
 
 
 def _is_same(one: int, other: int) -> bool:
     """Whether two descriptors are one file, so that they need not be told apart."""
-    try:
-        first, second = os.fstat(one), os.fstat(other)
-    except OSError:
-        return True
-    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+    with suppress(OSError):
+        return os.path.sameopenfile(one, other)
+    return True
 
 
 if __name__ == "__main__":

@@ -31,10 +31,18 @@ class Log(Protocol):
 
 
 def output_of(
-    log: Log, job: str, offset: int = 0, attempt: int | None = None, say: Callable[[str], None] = to_stderr
+    log: Log,
+    job: str,
+    offset: int = 0,
+    attempt: int | None = None,
+    say: Callable[[str], None] = to_stderr,
+    *,
+    seen: int | None = None,
 ) -> Iterator[bytes]:
-    """A job's output as it is written, until the job is over; another attempt starts at its beginning."""
-    seen, absence = attempt, Absence(say=say)
+    """A job's output as it is written, until the job is over; another attempt starts at its beginning.
+
+    `offset` is of the attempt `seen`, by default of the present one."""
+    seen, absence = attempt or seen, Absence(say=say)
     while True:
         try:
             part = log.log(job, offset, attempt=attempt, wait=POLL)
@@ -42,7 +50,7 @@ def output_of(
             absence.endure(error)
             continue
         absence.over()
-        if seen not in (None, part.attempt) and offset > 0:
+        if seen and part.attempt and seen != part.attempt and offset > 0:  # 0: one file for all
             seen, offset = part.attempt, 0
             continue
         seen, offset = part.attempt, part.next_offset

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from gpuyard.errors import suggest
 from gpuyard.server.paths import is_watchmen
-from gpuyard.server.request_fields import ONE_WORD
+from gpuyard.server.request_fields import MOST_INDEX, ONE_WORD
 from gpuyard.spec.fields import FIELDS
 from gpuyard.spec.job_field import JobField
 
@@ -57,7 +57,8 @@ def error_message(part: Mapping[str, Any], taken: Any = None) -> str:
     if kind == "extra_forbidden":
         *above, name = _steps(part)
         return f"there is no such field{suggest(str(name), _fields(taken, above))}"
-    if kind not in ("missing", "value_error") and (field := _job_field(taken, _steps(part))) is not None:
+    field = None if kind in ("missing", "value_error") else _job_field(taken, _steps(part))
+    if field is not None and not (kind == "less_than_equal" and field.most == MOST_INDEX):  # which it does not tell
         return f"must be {field.json_wanted}{_given(part)}"
     if kind in ("too_short", "string_too_short") and about.get("min_length") == 1:
         return "must not be empty"

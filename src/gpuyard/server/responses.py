@@ -323,9 +323,7 @@ def explain_json(
     found |= {"code": type(reason).__name__, "ahead": why.ahead, "details": details(reason, due_of(reason, view, due))}
     if isinstance(reason, Resources | Priority | Reserved):
         found |= {"place": len(why.ahead) + 1, "needs": _needs(view)}
-    if isinstance(reason, BeginTime):
-        found["expected_at"] = iso(reason.at)
-    elif due.job == view.id:
+    if due.job == view.id:
         found |= {"expected_at": iso(due.at), "expected_by": due.by or None}
     found["must_end_first"] = [_blocker(others[job], ends.get(job, _UNKNOWN)) for job in why.blockers if job in others]
     if view.kind == "lease":

@@ -53,7 +53,7 @@ def test_what_has_no_meaning_here_is_told_with_its_line() -> None:
     found = translate([Line("x.sh:4", ["--mem", "32G"]), Line("x.sh:5", ["--gress=gpu:1", "-p", "long"])])
     assert found.warnings == [
         "x.sh:4: #SBATCH --mem 32G: host memory is not managed here; ignored",
-        "x.sh:5: #SBATCH --gress=gpu:1: this option is not known; did you mean 'gres'?; ignored",
+        "x.sh:5: #SBATCH --gress=gpu:1: ignored: this option is not known; did you mean 'gres'?",
         "x.sh:5: #SBATCH -p long: there are no partitions here; ignored",
     ]
     assert found.lines == []

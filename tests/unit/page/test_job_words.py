@@ -51,7 +51,7 @@ def test_a_job_past_its_estimate_takes_longer_than_expected() -> None:
     assert job_facts.end_text(job, when, at - 1) == f"expected to end about <{end}>"
     assert job_facts.end_text(job, when, at + 1) == "takes longer than expected"
     assert job_facts.end_text(job | {"expected_by": "limit"}, when, at - 1) == f"ends <{end}> at the latest"
-    assert job_facts.end_text(job | {"expected_by": "progress"}, when, at - 1) == ""  # stands beside the progress
+    assert job_facts.end_text(job | {"expected_by": "progress"}, when, at - 1) == f"expected to end about <{end}>"
     nothing = job | {"expected_end_at": None, "expected_by": None}
     assert job_facts.end_text(nothing, when, at) == ""
     assert job_facts.end_text(nothing | {"expected_by": "overdue"}, when, at) == "takes longer than expected"

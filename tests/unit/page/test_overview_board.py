@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -97,9 +97,10 @@ def test_a_job_that_is_over_but_still_there_is_shown() -> None:
 
 def test_memory_that_changes_a_little_and_an_end_that_comes_nearer_are_nothing_new() -> None:
     def seen(memory: int, remaining: float, now: float) -> dict[str, Any]:
-        progress = {"done": 1, "total": 2, "fraction": 0.5, "remaining": remaining}
+        end = datetime.fromtimestamp(now + remaining, UTC).isoformat()
+        far = {"progress": {"done": 1, "total": 2, "fraction": 0.5, "remaining": remaining}, "expected_end_at": end}
         facts = gpu(state="ours", jobs=["17"], processes=[process("17", memory)])
-        return tile(facts, {"17": {**JOB, "progress": progress}}, now)
+        return tile(facts, {"17": {**JOB, **far, "expected_by": "progress"}}, now)
 
     assert seen(8 * GIB, 3000.0, NOW) == seen(8 * GIB + 100_000, 2995.0, NOW + 4.0)
     assert seen(8 * GIB, 3000.0, NOW) != seen(8 * GIB, 9000.0, NOW)

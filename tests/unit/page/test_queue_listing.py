@@ -75,7 +75,9 @@ def test_gpus_are_told_as_which_or_how_many(gpus: list[int], count: int, memory:
 
 def test_how_a_job_stands_is_a_bar_or_a_sentence() -> None:
     far = {"done": 1.0, "total": 4.0, "fraction": 0.25, "remaining": 90.0}
-    assert standing("running", None, far) == {"fraction": 0.25, "text": "25 %, 1m 30s left"}
+    assert standing("running", None, far, 2e9, "limit") == {"fraction": 0.25, "text": "25 %", "end": 2e9, "by": "limit"}
+    assert standing("running", None, far, None, "overdue") == {"fraction": 0.25, "text": "25 %; longer than expected"}
+    assert standing("running", "stopping", far, 2e9, "limit") == {"fraction": 0.25, "text": "25 %; stopping"}
     assert standing("queued", "waits for 2 GPUs", None) == {"fraction": None, "text": "Waits for 2 GPUs"}
     assert standing("running", None, None) == {"fraction": None, "text": ""}
 

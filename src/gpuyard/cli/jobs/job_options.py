@@ -7,7 +7,8 @@ so that one source can take precedence over another.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from gpuyard.errors import UserError
@@ -149,6 +150,20 @@ def given(options: Edits, name: str) -> bool:
 
 
 def _read(field: JobField, value: Any) -> dict[str, Any]:
+    with named(field.flag):
+        return _parsed(field, value)
+
+
+@contextmanager
+def named(flag: str) -> Iterator[None]:
+    """Let a message begin with the option that it is about."""
+    try:
+        yield
+    except UserError as error:
+        raise (error if str(error).startswith(flag) else UserError(f"{flag}: {error}")) from None
+
+
+def _parsed(field: JobField, value: Any) -> dict[str, Any]:
     if not isinstance(value, str) or field.kind in _SENT_AS_WRITTEN:
         return {field.name: value}
     if field.kind is DURATION:
@@ -164,7 +179,8 @@ def duration(option: str, text: str | None, *, none: bool = True, field: JobFiel
     """Seconds of an option's text, which may be that of a job's field; `none`: whether 0 is allowed."""
     if text is None:
         return None
-    seconds: float = field.parse(text, Moment(0.0)) if field else parse_duration(text)
+    with named(option):
+        seconds: float = field.parse(text, Moment(0.0)) if field else parse_duration(text)
     if not 0 <= seconds < float("inf"):
         raise UserError(f"{option} must be 0 or more, not {text}")
     if not seconds and not none:

@@ -31,24 +31,40 @@ _FLAGS = frozenset(
     (
         "hold", "requeue", "no-requeue", "overcommit", "quiet", "wait", "no-kill", "oversubscribe", "verbose",
         "contiguous", "exclusive", "spread-job", "parsable", "test-only", "use-min-nodes", "reboot", "ignore-pbs",
-        "nice", "propagate", "get-user-env", "stepmgr",
+        "nice", "propagate", "get-user-env", "stepmgr", "x11",
     )
 )  # fmt: skip
 """Options that stand alone; those that may have a value have it after =."""
 _ALIASES = {"tasks-per-node": "ntasks-per-node"}
 _TASKS = ("ntasks", "ntasks-per-node")
-_SILENT = ("quiet", "verbose", "parsable", "get-user-env", "contiguous", "threads-per-core", "hint", "wrap")
+_SILENT = (
+    "quiet", "verbose", "parsable", "get-user-env", "contiguous", "threads-per-core", "hint", "wrap", "propagate",
+    "ignore-pbs", "stepmgr",
+)  # fmt: skip
 _WHY = {
     "host memory is not managed here": ("mem", "mem-per-cpu", "mem-per-gpu", "mem-bind"),
     "CPU cores are not managed here": (
         "cpus-per-gpu", "mincpus", "cores-per-socket", "sockets-per-node", "extra-node-info", "core-spec",
+        "ntasks-per-socket", "ntasks-per-core", "thread-spec", "cpu-freq", "cpu-bind",
     ),
-    "disks are not managed here": ("tmp",),
+    "a job is one command, which starts its own processes": ("ntasks-per-gpu",),
+    "disks are not managed here": ("tmp", "bb", "bbf"),
     "there are no partitions here": ("partition",),
     "there are no accounts here": ("account",),
     "there is no quality of service to choose here": ("qos",),
     "there are no licenses here": ("licenses",),
-    "there is one machine only": ("constraint", "nodelist", "nodefile", "exclude", "clusters", "distribution"),
+    "there is one machine only": (
+        "constraint", "nodelist", "nodefile", "exclude", "clusters", "distribution", "cluster-constraint", "prefer",
+        "switches", "spread-job", "use-min-nodes", "wait-all-nodes", "no-kill", "batch", "network", "reboot",
+        "delay-boot", "power",
+    ),
+    "what a job uses is recorded in any case": ("profile", "acctg-freq", "wckey", "mcs-label"),
+    "a job runs as the user who submits it": ("uid", "gid"),
+    "a job has no display": ("x11",),
+    "containers are for the job's command to start": ("container", "container-id"),
+    "a job whose dependency fails is cancelled": ("kill-on-invalid-dep",),
+    "variables are given by --env NAME=VALUE": ("export-file",),
+    "a job gets its whole --time": ("time-min",),
     "other jobs may run on this machine's other GPUs": ("exclusive",),
     "GPUs are shared with --gpu-memory here": ("oversubscribe", "overcommit"),
     "reservations are for users here, and need no option": ("reservation",),
@@ -103,7 +119,8 @@ def options_of(line: Line) -> Iterator[_Option]:
         text, value = word, ""
         name, value, takes = _named(word)
         if not name:
-            raise UserError(f"{line.where}: #SBATCH {word}: this is no option; they begin with a dash")
+            why = "sbatch has no such option" if word.startswith("-") else "this is no option; they begin with a dash"
+            raise UserError(f"{line.where}: #SBATCH {word}: {why}")
         if takes:
             value = next(words, "")
             text = f"{word} {value}".strip()
@@ -115,7 +132,7 @@ def _named(word: str) -> tuple[str, str, bool]:
     if word.startswith("--") and len(word) > 2:
         name, equals, value = word[2:].partition("=")
         return name, value, not equals and name not in _FLAGS
-    if len(word) > 1 and word[0] == "-" and word[1] in _SHORT:
+    if word.startswith("-") and word[1:2] in _SHORT:
         name, value = _SHORT[word[1]], word[2:].removeprefix("=")
         return name, value, not value and name not in _FLAGS
     return "", "", False
@@ -143,7 +160,13 @@ def word_for(flag: str, line: Sequence[str]) -> str:
             return f"{head}: {str(error).removeprefix(f': #SBATCH {option.text}: ')}"
         said = [f"write {shlex.join(words)}"] * bool(words) + [warning] * bool(warning)
         return f"{head}: {'; '.join(said) or 'leave it out'}"
-    if option.name in (*_TASKS, "cpus-per-task"):
+    if option.name == "wrap":
+        return f"{head}: write -- sh -c {shlex.quote(option.value)}"
+    if option.name == "cpus-per-task":
+        return (
+            f"{head}: CPU cores are not managed here; leave it out (--env OMP_NUM_THREADS={option.value} for threads)"
+        )
+    if option.name in _TASKS:
         return f"{head}: a job is one command, which starts its processes and threads itself (torchrun); leave it out"
     if option.name in ("mail-type", "mail-user"):
         return f"{head}: write --notify ADDRESS --notify-on finish,failure"
@@ -166,8 +189,9 @@ def _one(option: _Option, tasks: int, found: Translation) -> None:
             f"{option.where}: #SBATCH {option.text}: CPU cores are not managed here; only SLURM_CPUS_PER_TASK is set"
         )
     elif name not in (*_TASKS, "mail-type", "mail-user", *_SILENT):
-        why = _IGNORED.get(name) or f"this option is not known{suggest(name, [*_IGNORED, *_MEANT])}"
-        found.warnings.append(f"{option.where}: #SBATCH {option.text}: {why}; ignored")
+        known = f"{why}; ignored" if (why := _IGNORED.get(name)) else "ignored: this option is not known"
+        near = "" if why else suggest(name, [*_IGNORED, *_MEANT])
+        found.warnings.append(f"{option.where}: #SBATCH {option.text}: {known}{near}")
     if name == "gpus-per-task":
         found.variables["SLURM_GPUS_PER_TASK"] = option.value.rpartition(":")[2]
     if name == "partition":
@@ -241,7 +265,7 @@ def _gpus(option: _Option, tasks: int) -> _Meaning:
 
 def _gres(option: _Option, tasks: int) -> _Meaning:
     count, kind, others = 0, "", []
-    for part in option.value.split(","):
+    for part in option.value.split(",") if option.value.lower() != "none" else ():
         if match := _GRES.fullmatch(part):
             count, kind = count + int(match[2] or 1), match[1] or kind
         else:
@@ -256,7 +280,7 @@ def _other_resource(text: str) -> str:
         return "GPUs are shared by memory here: --gpu-memory 6G is a share; without it the job gets one whole GPU"
     if kind == "mps":
         return "MPS is --mps with --gpu-memory here; without these the job gets one whole GPU"
-    return f"there is no {text} here; ignored"
+    return f"there is no {text} here"
 
 
 def _counted(count: int, kind: str | None) -> _Meaning:
@@ -306,13 +330,18 @@ def _nice(option: _Option, tasks: int) -> _Meaning:
         raise UserError(f"{option.where}: #SBATCH {option.text}: a number is expected") from None
 
 
+def _test_only(option: _Option, tasks: int) -> _Meaning:
+    raise UserError(f"{option.where}: #SBATCH {option.text}: each job that is submitted is queued; leave it out")
+
+
 def _signal(option: _Option, tasks: int) -> _Meaning:
     return ["--signal", re.sub(r"^[BR]+:", "", option.value)], ""
 
 
 _MEANT: dict[str, Callable[[_Option, int], _Meaning]] = {
     **dict(_declared()), "gpus": _gpus, "gpus-per-node": _gpus, "gpus-per-task": _gpus, "gres": _gres, "time": _time,
-    "nodes": _nodes, "nice": _nice, "signal": _signal, "comment": _same("--tag"),
+    "gpus-per-socket": _gpus, "test-only": _test_only, "nodes": _nodes, "nice": _nice, "signal": _signal,
+    "comment": _same("--tag"),
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -15,10 +16,11 @@ import typer
 from gpuyard.api.types import OVER
 from gpuyard.cli.common_options import DaemonOptions, LocalOnlyOptions, NoWait, option, option_groups
 from gpuyard.cli.jobs.job_options import Estimate, From, GpuMemory, Priority, Tags, duration
-from gpuyard.cli.jobs.logs import exit_code, follow, log_of, outcome
+from gpuyard.cli.jobs.logs import exit_code, log_of, outcome, write
 from gpuyard.cli.jobs.submit import Request, run_in_place, send
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
+from gpuyard.client.follow import output_of
 from gpuyard.client.retry import patiently
 from gpuyard.client.transport import Refused
 from gpuyard.errors import GpuyardError, UserError
@@ -92,7 +94,11 @@ def run(context: typer.Context, daemon: DaemonOptions, request: Request) -> None
         interrupts.pass_to(job)
         _await_start(client, job)
         interrupts.started = True
-        _show(client, job, desk)
+        try:
+            _show(client, job, desk)
+        except OSError as error:  # of our output: a full disk, or a terminal that has gone
+            how = f"job {job} is not affected, and gpuyard logs -f {job} shows its output"
+            raise GpuyardError(f"cannot write the output ({error.strerror}); {how}") from error
         ended = client.wait(job)
     if ended["state"] not in ("succeeded", "failed") or (ended["state"] == "failed" and ended["exit_code"] is None):
         output.say(outcome(ended))
@@ -120,8 +126,8 @@ def _show(client: Client, job: str, desk: Desk | None) -> None:
     attempt, shown = client.job(job)["attempt"], None
     if desk is not None:
         shown = desk.attend(lambda: patiently(client.job, job, say=output.say)["state"] not in OVER, write_frame)
-    now = patiently(client.job, job, say=output.say)
-    follow(log_of(client, job), job, shown or 0 if now["attempt"] == attempt else 0)
+    for data in output_of(log_of(client, job), job, shown or 0, say=output.say, seen=attempt):
+        write(data)
 
 
 def write_frame(kind: bytes, data: bytes) -> None:
@@ -147,6 +153,8 @@ def _await_start(client: Client, id: str) -> None:
         output.say(f"job {id}: running" + (f" on GPU {gpus}" if gpus else ""))
 
 
+_ENDING = signal.SIGINT, signal.SIGTERM
+_PASSED = signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2
 _TOGETHER = 2.0  # seconds between two Ctrl-C that belong together, where the job has a terminal of its own
 
 
@@ -165,7 +173,7 @@ class Interrupts:
             desk.on_keys = self._typed
 
     def __enter__(self) -> Interrupts:
-        self.before = {number: signal.signal(number, self._catch) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.before = {number: signal.signal(number, self._catch) for number in (*_ENDING, *_PASSED)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -181,6 +189,8 @@ class Interrupts:
     def _typed(self, keys: bytes) -> None:
         """Count Ctrl-C in a terminal of the job's own, which it has got itself: programs use single ones."""
         now = time.monotonic()
+        if not keys:  # its program reads keys itself, as a shell does at its prompt
+            self.count = 0
         for key in keys:
             if key != 3 or (self.count == 1 and now > self._last + _TOGETHER):
                 self.count = 0
@@ -190,6 +200,11 @@ class Interrupts:
                     self._go_on()
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
+        if number in _PASSED:
+            if self.desk is None or not self.desk.signal(number):
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            return
         self.count += 1
         if self.job is None and self.count > 1:
             raise KeyboardInterrupt

@@ -306,7 +306,7 @@ def sentences(found: Explanation) -> list[str]:
         names = ", ".join(ahead[:_AHEAD_LISTED]) + (", ..." if len(ahead) > _AHEAD_LISTED else "")
         first = f"{output.many(len(ahead), 'job')} ({names})"
         lines.append(f"It is number {found['place']:,} in line; ahead of it: {first}.")
-        lines.append(f"It can start on {found['needs']} when its turn has come.")
+        lines.append(f"When its turn comes, {found['needs']} will do.")
     if found["must_end_first"]:
         lines += ["Before it can start, these have to end:", *_blockers(found)]
     if holds := found.get("holds"):

@@ -35,8 +35,18 @@ _NAMES = {
 _USUAL = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 _HEADS = {
     "i": "JOBID", "A": "JOBID", "F": "JOBID", "P": "PARTITION", "j": "NAME", "u": "USER", "t": "ST", "T": "STATE",
-    "M": "TIME", "D": "NODES", "R": "NODELIST(REASON)", "r": "REASON", "b": "TRES_PER_NODE",
+    "M": "TIME", "l": "TIME_LIMIT", "L": "TIME_LEFT", "S": "START_TIME", "V": "SUBMIT_TIME", "D": "NODES", "C": "CPUS",
+    "N": "NODELIST", "R": "NODELIST(REASON)", "r": "REASON", "Q": "PRIORITY", "b": "TRES_PER_NODE", "Z": "WORK_DIR",
 }  # fmt: skip
+_SHOWN = """JobId={i} JobName={j}
+UserId={u} Priority={Q}
+JobState={T} Reason={r}
+RunTime={M} TimeLimit={l}
+SubmitTime={V} StartTime={S}
+Partition={P} NodeList={N} NumNodes={D}
+WorkDir={Z}
+TresPerNode={b}"""
+"""What `scontrol show job` prints."""
 _FIELD = re.compile(r"%(\.?)(\d*)([A-Za-z])")
 
 
@@ -150,19 +160,31 @@ def squeue(words: Sequence[str]) -> None:
 
 
 def _cells(job: Job) -> dict[str, str]:
-    import time
-    from datetime import datetime
+    from gpuyard.cli.terminal.text_table import instant, now
 
     short, long = _NAMES[job["state"]]
-    began = datetime.fromisoformat(job["started_at"]).timestamp() if job["started_at"] else None
-    ran = int(time.time() - began) if began and job["state"] == "running" else 0
-    clock = f"{ran // 3600}:{ran // 60 % 60:02d}:{ran % 60:02d}" if ran >= 3600 else f"{ran // 60}:{ran % 60:02d}"
-    where = os.uname().nodename if job["state"] == "running" else f"({job['reason'] or 'Priority'})"
+    begun, limit = job["started_at"], job["time_limit"]
+    ran = (now() - instant(begun)).total_seconds() if begun and job["state"] == "running" else 0.0
+    node = os.uname().nodename if job["state"] == "running" else ""
     return {
         "i": job["id"], "A": job["id"], "F": job["array"] or job["id"], "P": "gpuyard", "j": job["name"] or "",
-        "u": job["user"], "t": short, "T": long, "M": clock, "D": "1", "R": where, "r": job["reason"] or "None",
-        "b": f"gpu:{job['gpu_count']}",
+        "u": job["user"], "t": short, "T": long, "M": _clock(ran), "l": _clock(limit), "S": (begun or "N/A")[:19],
+        "L": _clock(limit and max(limit - ran, 0.0)), "V": job["submitted_at"][:19], "D": "1", "C": "1", "N": node,
+        "R": node or f"({job['reason'] or 'Priority'})", "r": job["reason"] or "None", "Q": f"{job['priority']:g}",
+        "b": f"gpu:{job['gpu_count']}", "Z": job["directory"],
     }  # fmt: skip
+
+
+def _clock(seconds: float | None) -> str:
+    """`1-02:03:04`, `2:03:04` or `3:04`."""
+    if seconds is None:
+        return "UNLIMITED"
+    whole = int(seconds)
+    days, hours = divmod(whole // 3600, 24)
+    rest = f"{whole // 60 % 60:02d}:{whole % 60:02d}"
+    if days:
+        return f"{days}-{hours:02d}:{rest}"
+    return f"{hours}:{rest}" if hours else rest.removeprefix("0")
 
 
 def _line(layout: str, cells: Mapping[str, str]) -> str:
@@ -182,10 +204,13 @@ def scontrol(words: Sequence[str]) -> None:
     actions: dict[str, Callable[[str], object]] = {
         "requeue": _client().requeue, "hold": _client().hold, "release": _client().release,
     }  # fmt: skip
+    if words[:2] == ["show", "job"] and len(words) == 3:
+        job = _client().job(_id(words[2]))
+        print("\n   ".join(_SHOWN.format_map(_cells(job)).splitlines()))
+        return
     if len(words) < 2 or words[0] not in actions:
-        raise UserError(
-            f"scontrol {shlex.join(words)} is not to be had here; there are requeue, hold, release and show hostnames"
-        )
+        known = "requeue, hold, release, show job and show hostnames"
+        raise UserError(f"scontrol {shlex.join(words)} is not available here, but {known}; gpuyard edit changes a job")
     for id in ",".join(words[1:]).split(","):
         actions[words[0]](_id(id))
 

@@ -152,7 +152,7 @@ class Request(Options):
     def _words(self) -> list[str]:
         words = list(self.command or ())
         if not words or not words[0]:
-            raise UserError("there is no command to run; put it after --, as in: gpuyard submit -- python train.py")
+            raise UserError("there is no command to run; put it after --, as in -- python train.py")
         first = words[0]
         if any(blank in first for blank in " \t\n") and not os.path.exists(first):
             raise UserError(
@@ -224,6 +224,11 @@ def _warn_of_deadline(body: Mapping[str, Any]) -> None:
         output.say("warning: this job cannot be done by its deadline, even if it starts as soon as it may")
 
 
+def _warn_of_number(request: Request) -> None:
+    if request.name and request.name.isdecimal():
+        output.say(f"warning: the job is called '{request.name}': -n is its name here, not Slurm's number of tasks")
+
+
 def _warn_of_real_gpus(wanted: list[dict[str, Any]], client: Client) -> None:
     if any(one.get("simulate_use") for one in wanted) and not client.gpus()["simulated"]:
         output.say("warning: --simulate-use is for simulated GPUs; of real ones it is measured what a job uses")
@@ -240,6 +245,7 @@ def _is_after_dashes(words: Sequence[str], line: Sequence[str]) -> bool:
 
 def send(in_place: bool, request: Request, client: Client, **more: Any) -> str:
     """Queue what a command line asks for; the job's id."""
+    _warn_of_number(request)
     wanted = request.describe(in_place=in_place, elsewhere=client.host is not None)
     return _send_described({**wanted, **more}, client)
 
@@ -312,7 +318,9 @@ def submit_quickly(line: Sequence[str]) -> bool:
 
     place, options, words = read
     no_wait, socket = place.pop("no_wait", "") == "yes", daemon_socket(place)
-    wanted = Request(**options, command=words).describe(in_place=_is_after_dashes(words, line))
+    request = Request(**options, command=words)
+    _warn_of_number(request)
+    wanted = request.describe(in_place=_is_after_dashes(words, line))
     if wanted.get("notify") or wanted.get("simulate_use"):  # more is to be asked of the daemon
         from gpuyard.client.client import Client
 

@@ -55,8 +55,8 @@ const Cell = {
         aria-valuemin="0" aria-valuemax="100" :aria-valuenow="Math.round(100 * value.fraction)">
         <div :style="{ width: 100 * value.fraction + '%' }"></div>
       </div>
+      <span v-if="!value.end || value.fraction !== null">{{ words(value.text) || "–" }}{{ value.end ? ", " : "" }}</span>
       <Left v-if="value.end" :at="value.end" :by="value.by" />
-      <span v-else>{{ words(value.text) || "–" }}</span>
     </div>
     <code v-else-if="kind === 'code'" class="gy-data-mono" :title="value">{{ value }}</code>
     <span v-else :title="value">{{ value }}</span>`,

@@ -157,11 +157,10 @@ export const Tile = {
     awaited(rest, by) {
       return this.dense && rest >= 1 ? `~${duration(rest).split(" ")[0]} left` : expected(rest, by);
     },
-    left(progress) {
-      const whole = `${Math.floor(100 * progress.share)} %`;
-      if (progress.end === null || progress.end - this.now < 1) return whole;
-      const rest = duration(progress.end - this.now);
-      return this.dense ? `${rest.split(" ")[0]} left` : `${whole}, ${rest} left`;
+    left(job) {
+      const far = job.progress === null ? "" : `${Math.floor(100 * job.progress)} %`;
+      const rest = job.end === null ? "" : this.awaited(job.end - this.now, job.by);
+      return this.dense ? rest || far : [far, rest].filter(Boolean).join(", ");
     },
   },
   template: `
@@ -189,13 +188,12 @@ export const Tile = {
               <span v-else>is over, but still here</span>
               <span v-if="job.wide > 1 && !dense">on {{ job.wide }} GPUs</span>
               <span v-if="job.over || (job.memory && gpu.jobs.length > 1 && !dense)" :class="{ 'gy-ov-over': job.over }">{{ memoryOf(job) }}</span>
-              <span v-if="job.progress" class="gy-ov-left">{{ left(job.progress) }}</span>
-              <span v-else-if="job.end !== null" class="gy-ov-left">{{ awaited(job.end - now, job.by) }}</span>
+              <span v-if="left(job)" class="gy-ov-left">{{ left(job) }}</span>
             </span>
             <span v-if="job.note && !dense" class="gy-ov-decided" :title="job.note">{{ job.note }}</span>
-            <span v-if="job.progress" class="gy-ov-progress" role="progressbar" :aria-valuenow="Math.floor(100 * job.progress.share)"
+            <span v-if="job.progress !== null" class="gy-ov-progress" role="progressbar" :aria-valuenow="Math.floor(100 * job.progress)"
               aria-valuemin="0" aria-valuemax="100" :aria-label="'How far ' + title(job) + ' is'">
-              <span :style="{ width: 100 * job.progress.share + '%' }"></span>
+              <span :style="{ width: 100 * job.progress + '%' }"></span>
             </span>
           </span>
         </li>

@@ -285,7 +285,7 @@ def end_text(job: Facts, when: When, now: float) -> str:
     expected, by = job["expected_end_at"], job["expected_by"]
     if by == "overdue" or (expected and epoch(expected) <= now):
         return "takes longer than expected"
-    if not expected or by == "progress":  # beside the progress stands what is left
+    if not expected:
         return ""
     return f"ends {when(expected)} at the latest" if by == "limit" else f"expected to end about {when(expected)}"
 

@@ -98,12 +98,11 @@ def progress(job: Facts) -> None:
     if not far:
         return
     percent = f"{100 * far['fraction']:.0f} %"
-    left = f", about {span(far['remaining'])} left" if far["remaining"] is not None else ""
     bar = ui.element("div").classes("gy-job-bar").props("role=progressbar aria-valuemin=0 aria-valuemax=100")
     bar.props(f'aria-valuenow={100 * far["fraction"]:.0f} aria-label="Progress"')
     with bar:
         ui.element("div").style(f"width: {100 * min(1.0, max(0.0, far['fraction'])):.1f}%")
-    ui.label(f"{far['done']:g} of {far['total']:g}, {percent}{left}").classes("gy-soft")
+    ui.label(f"{far['done']:g} of {far['total']:g}, {percent}").classes("gy-soft")
 
 
 def waiting(found: Facts, visit: Visit) -> None:
@@ -121,7 +120,7 @@ def waiting(found: Facts, visit: Visit) -> None:
         ui.label(f"Expected to start at {told}.")
     if ahead := found["ahead"]:
         with ui.element("p").classes("gy-job-ahead"):
-            ui.label(f"It is number {found['place']:,} in line and can start on {found['needs']}; first: ")
+            ui.label(f"It is number {found['place']:,} in line; when its turn comes, {found['needs']} will do. First: ")
             _links(ahead)
     if found["must_end_first"]:
         _blockers("These have to end before it can start:", found["must_end_first"], visit)

@@ -116,8 +116,8 @@ def _tenant(id: str, gpu: Facts, job: Facts | None, now: float) -> dict[str, Any
         "over": bool(promised) and memory > promised + _TOLERANCE,
         "started": brief_epoch(job["started_at"]) if job else None,
         "wide": len(job["gpus"]) if job else 1,
-        "progress": progress and {"share": round(progress["fraction"], 3), "end": _end(progress["remaining"], now)},
-        "end": _awaited(job) if job and not progress else None,
+        "progress": progress and round(progress["fraction"], 3),
+        "end": _awaited(job, now) if job else None,
         "by": job and job["expected_by"],
     }  # fmt: skip
 
@@ -137,17 +137,13 @@ def _rounded(size: float) -> int:
     return round(size / _GRAIN) * _GRAIN
 
 
-def _awaited(job: Facts) -> float | None:
-    """When a job should end that reports no progress; long ago, if it takes longer."""
-    return 0.0 if job["expected_by"] == "overdue" else brief_epoch(job["expected_end_at"])
-
-
-def _end(remaining: float | None, now: float) -> float | None:
-    """When a job will end, rounded to its precision, so that it does not change at every update."""
-    if remaining is None:
-        return None
-    grain = max(2.0, 10.0 ** len(str(int(remaining))) / 50)
-    return round((now + remaining) / grain) * grain
+def _awaited(job: Facts, now: float) -> float | None:
+    """When a job should end; long ago, if it takes longer. By progress it is rounded, lest every update changes it."""
+    end = 0.0 if job["expected_by"] == "overdue" else brief_epoch(job["expected_end_at"])
+    if end is None or job["expected_by"] != "progress":
+        return end
+    grain = max(2.0, 10.0 ** len(str(int(end - now))) / 50)
+    return round(end / grain) * grain
 
 
 HEAD = 10  # jobs of the queue, and of the finished ones, that are shown

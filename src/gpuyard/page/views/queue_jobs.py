@@ -15,7 +15,7 @@ from nicegui import ui
 from gpuyard.errors import GpuyardError
 from gpuyard.page import parts
 from gpuyard.page.api import Refused, Unavailable
-from gpuyard.page.parts import STATES, capitalized, confirm, job_path, size, span
+from gpuyard.page.parts import STATES, capitalized, confirm, job_path, size
 from gpuyard.page.table import Action, Column, Row
 from gpuyard.page.visit import Viewer, Visit
 from gpuyard.spec.notation import ranges, some_of
@@ -110,16 +110,13 @@ def gpus_of(gpus: list[int], count: int, memory: int | None) -> str:
 def standing(
     state: str, reason: str | None, progress: Mapping[str, Any] | None, end: float | None = None, by: str | None = None
 ) -> dict[str, Any]:
-    if state == "running" and progress is not None:
-        left = span(progress["remaining"])
-        text = f"{100 * progress['fraction']:.0f} %" + (f", {left} left" if left else "")
-        return {"fraction": progress["fraction"], "text": f"{text}; {reason}" if reason else text}
     if state == "held":
         return {"fraction": None, "text": "Held until it is released."}
-    if reason:
-        return {"fraction": None, "text": capitalized(reason)}
-    text = "Longer than expected" if by == "overdue" else ""
-    return {"fraction": None, "text": text, **({} if end is None else {"end": end, "by": by})}
+    fraction = progress["fraction"] if state == "running" and progress is not None else None
+    told = reason or ("longer than expected" if by == "overdue" else "")
+    ends = {} if reason or end is None else {"end": end, "by": by}
+    text = capitalized(told) if fraction is None else "; ".join(filter(None, (f"{100 * fraction:.0f} %", told)))
+    return {"fraction": fraction, "text": text, **ends}
 
 
 _AT_ONCE = 8
