@@ -279,10 +279,7 @@ class Store(Queries):
     def load(self) -> State | None:
         """The state by the log; None if that is empty."""
         with readable(self.path):
-            try:
-                return self._folded()
-            except (ValueError, LookupError, TypeError) as error:
-                raise UserError(damaged(self.path, repr(error))) from error
+            return self._folded()
 
     def _folded(self) -> State | None:
         state: State | None = None
