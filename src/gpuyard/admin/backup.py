@@ -31,6 +31,7 @@ from gpuyard.daemon.store.database import (
     integrity,
     is_damage,
     name_aside,
+    reached,
     sentence,
     set_aside,
 )
@@ -345,7 +346,9 @@ def restore(settings: Settings, backup: Backup, newest: int) -> Path | None:
     point("restore:prepared")
     aside = _put_aside(settings.database)
     point("restore:aside")
-    HighWater(settings.database).remove()
+    mark = HighWater(settings.database)  # so that what the backup lacks is not taken for a loss, also by the folders
+    mark.write(reached(new))
+    mark.close()
     os.replace(new, settings.database)
     sync(settings.data_dir)
     return aside

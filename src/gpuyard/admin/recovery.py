@@ -31,7 +31,7 @@ from gpuyard.core.model import Cluster, Phase
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
 from gpuyard.daemon.store import views
-from gpuyard.daemon.store.database import BESIDE, VERSION, HighWater, open_store, set_aside
+from gpuyard.daemon.store.database import BESIDE, NONSENSE, VERSION, HighWater, open_store, set_aside
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record, Row, decode, encode
 from gpuyard.daemon.store.views import JobView, fold_view
@@ -40,7 +40,7 @@ from gpuyard.errors import GpuyardError, UserError
 _MESSAGE = "cancelled: what happened after it was submitted could not be read from a damaged store; see its output"
 _OTHERS = {"answers": 3, "runs": 6, "intents": 2}  # tables, and which of their columns is JSON
 _FAR = 2**20  # events that a store is never ahead of its mark
-_NONSENSE = (GpuyardError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
+_NONSENSE = (GpuyardError, OverflowError, *NONSENSE)
 
 Numbered = tuple[int, Record]
 Rows = Mapping[str, list[Sequence[Any]]]  # by table
@@ -65,7 +65,9 @@ def recover(settings: Settings) -> Recovered:
         draft.with_name(draft.name + ending).unlink(missing_ok=True)
     rows = Pages(database).rows()
     shared = {key: content for key, content in rows["environments"] if _hash(content) == key}
-    found, over = _events(rows["events"], expected), _over(rows["jobs"], shared)
+    with closing(open_store(draft)) as target:
+        columns = [name for _, name, *_ in target.execute("PRAGMA table_info(jobs)")]
+    found, over = _events(rows["events"], expected), _over(rows["jobs"], columns, shared)
     if not found and not over:
         raise UserError(
             f"nothing can be read of {database}; gpuyard restore FILE puts a backup in its place. If there is none, "
@@ -99,9 +101,9 @@ def _rebuild(draft: Path, over: Mapping[str, JobView]) -> int:
         store.mark.remove()
     with closing(open_store(draft)) as target:
         known = {id for (id,) in target.execute("SELECT id FROM jobs")}
-        lost = [replace(view, number=0) for job, view in over.items() if job not in known]
+        lost = [view for job, view in over.items() if job not in known]
         rows = [views.to_row(replace(view, number=number)) for number, view in enumerate(lost, jobs + 1)]
-        _insert(target, "jobs", rows)
+        _insert(target, f"jobs ({', '.join(views.COLUMNS)})", rows)
     return jobs + len(lost)
 
 
@@ -139,13 +141,14 @@ def _events(rows: Sequence[Sequence[Any]], expected: int) -> list[Numbered]:
     return sorted(found.items())
 
 
-def _over(rows: Sequence[Sequence[Any]], shared: Mapping[str, str]) -> dict[str, JobView]:
+def _over(rows: Sequence[Sequence[Any]], columns: list[str], shared: Mapping[str, str]) -> dict[str, JobView]:
     """The jobs that are over, by their rows, in the order of submission."""
     found: dict[str, JobView] = {}
     for row in sorted(rows, key=lambda row: row[0]):
         with suppress(*_NONSENSE):
-            key = json.loads(row[_WORK]).get("shared")
-            view = views.from_row((*row, shared[key] if key else None))
+            values = dict(zip(columns, row, strict=True))
+            key = json.loads(values["work"]).get("shared")
+            view = views.from_row((*(values[name] for name in views.COLUMNS), shared[key] if key else None))
             if view.over:
                 found.setdefault(view.id, view)
     return found
@@ -191,7 +194,7 @@ def sensible(found: list[Numbered], at: float = 0.0) -> tuple[list[Numbered], li
         try:
             apply(state, record.event)
             kept.append((seq, record))
-        except (GpuyardError, ValueError, LookupError, TypeError):
+        except _NONSENSE:
             if record.job is not None:
                 holes[record.job] = None
     rows = ((job, state.row_of.get(job, -1)) for job in holes)
@@ -211,7 +214,6 @@ _TABLES = {
 }  # fmt: skip
 """By whether its rows have numbers, and how many columns."""
 _LATER = ("job", "", 0, 0, "")  # columns of `jobs` that its first version did not have
-_WORK = views.COLUMNS.index("work")
 _WIDTHS = (0, 1, 2, 3, 4, 6, 8)  # bytes of an integer, by its kind
 
 

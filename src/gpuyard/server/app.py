@@ -23,7 +23,7 @@ from gpuyard.daemon.background.retention import Removed
 from gpuyard.daemon.commands import NotNow
 from gpuyard.daemon.limits import NoSuchReservation
 from gpuyard.daemon.loop import Daemon
-from gpuyard.daemon.store.database import StoreFailing
+from gpuyard.daemon.store.database import NONSENSE, StoreFailing
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.engines.base import EngineError
 from gpuyard.engines.leases.heartbeats import Heartbeats
@@ -136,7 +136,7 @@ def make_app(server: Server) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(OSError, _on_system_error)
-    for kind in (sqlite3.Error, ValueError, LookupError, TypeError):
+    for kind in (sqlite3.Error, *NONSENSE):
         app.add_exception_handler(kind, unforeseen)
     app.add_exception_handler(Exception, _on_bug)
     _add_openapi(app, server.settings)

@@ -105,8 +105,7 @@ class Context:
 
     async def damage_behind(self, error: Exception) -> str:
         """What is wrong with the store, if that may be why something failed; the daemon heeds it from now on."""
-        problem = self.daemon.damage or await asyncio.to_thread(damage_behind, error, self.settings.database)
-        if problem:
+        if problem := await asyncio.to_thread(damage_behind, error, self.settings.database):
             self.daemon.damaged(problem)
         return problem
 

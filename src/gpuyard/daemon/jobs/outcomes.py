@@ -22,7 +22,7 @@ from gpuyard.daemon.jobs.stops import CROWDED, OOM, PREEMPTED, REQUEUED, Stops
 from gpuyard.engines.base import Abandoned, Ended, NeverBegan, Report, Running
 from gpuyard.engines.local import processes, stored_attempts, wrapper
 from gpuyard.engines.local.accounts import name_of
-from gpuyard.spec.notation import AFTER, number_of
+from gpuyard.spec.notation import AFTER
 from gpuyard.spec.times import format_when
 from gpuyard.spec.work import Work
 
@@ -217,8 +217,7 @@ class LostJob(NamedTuple):
 def lost_jobs(context: Context) -> Iterator[LostJob]:
     """Jobs that have begun, and that the store does not know."""
     directory = context.settings.jobs_dir
-    names = os.listdir(directory) if directory.exists() else []
-    for job in sorted((name for name in names if number_of(name)), key=lambda name: (number_of(name), name)):
+    for job in stored_attempts.begun_after(directory, 0):
         if context.store.standing(1, id=job):
             continue
         attempts = [int(name) for name in os.listdir(directory / job) if name.isdecimal()]

@@ -28,6 +28,8 @@ WAY_OUT = "gpuyard restore FILE puts a backup in its place, gpuyard recover save
 BESIDE = ("-wal", "-shm")  # the endings of what SQLite keeps beside a database
 _HERE = Path(__file__).parent
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+NONSENSE = (ValueError, LookupError, TypeError, AttributeError)
+"""What becomes of values that we did not write, besides errors of SQLite's."""
 _NOT_UTF8 = "Could not decode to UTF-8"
 _UNREADABLE = """SELECT (SELECT count(*) FROM events WHERE data <> '' AND NOT json_valid(data))
     + (SELECT count(*) FROM jobs WHERE NOT json_valid(work))"""
@@ -77,7 +79,7 @@ def readable(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise UserError(sentence(path, error)) from error
-    except (ValueError, LookupError, TypeError) as error:  # values that we do not write
+    except NONSENSE as error:
         raise UserError(damaged(path, repr(error))) from error
 
 
@@ -217,14 +219,13 @@ class Mark(NamedTuple):
     newest: int = 0  # the largest id of a job
 
 
-def lag(mark: Mark, path: Path) -> Mark:
-    """How much a store lacks of what its mark tells; all zeros if nothing. The file stays as it is."""
-    found = Mark()
+def reached(path: Path) -> Mark:
+    """How far a store has come, by itself. The file stays as it is."""
     if path.exists() and path.stat().st_size:  # SQLite deletes the log that lies beside an empty file
         with readable(path), closing(connect(path, writing=False)) as connection:
-            if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-                found = Mark(*connection.execute(_REACHED).fetchone())
-    return Mark(max(0, mark.last - found.last), max(0, mark.jobs - found.jobs))
+            if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'events'").fetchone():
+                return Mark(*connection.execute(_REACHED).fetchone())
+    return Mark()
 
 
 class HighWater:

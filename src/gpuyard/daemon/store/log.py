@@ -13,7 +13,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -34,8 +34,8 @@ from gpuyard.daemon.store.database import (
     StoreFailing,
     damaged,
     is_damage,
-    lag,
     open_store,
+    reached,
     readable,
     sentence,
     set_aside,
@@ -76,13 +76,18 @@ class Intent(NamedTuple):
 
 
 class Store(Queries):
-    def __init__(self, path: Path, *, accept_loss: bool = False) -> None:
-        """Raises `StoreBehind` for a store that has lost writes, unless a person accepts that."""
+    def __init__(
+        self, path: Path, *, accept_loss: bool = False, begun: Callable[[int], Sequence[str]] = lambda newest: ()
+    ) -> None:
+        """Raises `StoreBehind` for a store that has lost writes, unless a person accepts that.
+
+        Where there is no mark, `begun` tells: which jobs beyond the newest that is known have begun, by their folders.
+        """
         self.path = path
         self._coming: Mapping[str, str] = {}  # what is being written
         self.mark = HighWater(path)
         before = self.mark.read()
-        self.lost = self._compare(before, accept_loss)
+        self.lost = self._compare(before, accept_loss, begun)
         self._connection = open_store(path)
         with readable(path):
             self.last = self._number("SELECT max(seq) FROM events")
@@ -95,15 +100,21 @@ class Store(Queries):
             self.checkpointed = self._number("SELECT max(seq) FROM checkpoint")
             self.last_intent = self._number("SELECT max(number) FROM intents")
 
-    def _compare(self, mark: Mark, accept_loss: bool) -> Mark:
+    def _compare(self, mark: Mark, accept_loss: bool, begun: Callable[[int], Sequence[str]]) -> Mark:
         """What the store lacks; a copy is kept of one that goes on without."""
-        lost = lag(mark, self.path) if mark.last else Mark()
-        if not lost.last:
-            return lost
-        what = f"{lost.last:,} of {mark.last:,} events, with {lost.jobs:,} submitted job{'s' * (lost.jobs != 1)}"
+        found = reached(self.path)
+        if mark.last:
+            lost = Mark(max(0, mark.last - found.last), max(0, mark.jobs - found.jobs))
+            what = f"{lost.last:,} of {mark.last:,} events, with {lost.jobs:,} submitted job{'s' * (lost.jobs != 1)}"
+            what += f", by {self.mark.path}"
+        else:
+            lost = Mark(jobs=len(begun(found.newest)))
+            what = f"{lost.jobs:,} job{'s' * (lost.jobs != 1)} that began, by the folders of jobs"
+        if not (lost.last or (not mark.last and lost.jobs)):
+            return Mark()
         if not accept_loss:
             raise StoreBehind(
-                f"{self.path} has lost writes that were acknowledged: {what}, by {self.mark.path}. Put back the file, "
+                f"{self.path} has lost writes that were acknowledged: {what}. Put back the file, "
                 "its -wal beside it, or a backup (gpuyard restore FILE); or go on without them: gpuyard up "
                 "--accept-loss keeps a copy, and takes up the jobs that have begun by their folders"
             )

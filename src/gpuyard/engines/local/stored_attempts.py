@@ -30,6 +30,13 @@ def jobs_in(directory: Path) -> list[str]:
     return [job for job in found if number_of(job) != newest]
 
 
+def begun_after(directory: Path, newest: int) -> list[str]:
+    """The jobs with a larger number that have begun an attempt, in the order of their numbers."""
+    names = os.listdir(directory) if directory.exists() else []
+    later = [name for name in names if number_of(name) > newest and any(directory.glob(f"{name}/*/pid"))]
+    return sorted(later, key=lambda name: (number_of(name), name))
+
+
 def is_kept(directory: Path, job: str, attempt: int) -> bool:
     return (directory / job / str(attempt)).is_dir()
 
