@@ -30,6 +30,7 @@ from gpuyard.core.events import Cancelled, Opened, Placed
 from gpuyard.core.model import Cluster, Phase
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
+from gpuyard.daemon.jobs.outcomes import UNKNOWN
 from gpuyard.daemon.store import views
 from gpuyard.daemon.store.database import BESIDE, NONSENSE, VERSION, HighWater, open_store, set_aside
 from gpuyard.daemon.store.log import Store
@@ -59,10 +60,19 @@ class Recovered:
 
 def recover(settings: Settings) -> Recovered:
     """Replace a damaged store by what can be read of it. Call this within `alone`."""
+    draft = settings.database.with_name(f".{settings.database.name}.recovered")
+    parts = [draft.with_name(draft.name + ending) for ending in ("", *BESIDE)]
+    try:
+        for part in parts:
+            part.unlink(missing_ok=True)
+        return _recover(settings, draft)
+    finally:
+        for part in parts:  # where the disk is full, say
+            part.unlink(missing_ok=True)
+
+
+def _recover(settings: Settings, draft: Path) -> Recovered:
     database, expected = settings.database, HighWater(settings.database).read().last
-    draft = database.with_name(f".{database.name}.recovered")
-    for ending in ("", *BESIDE):
-        draft.with_name(draft.name + ending).unlink(missing_ok=True)
     rows = Pages(database).rows()
     shared = {key: content for key, content in rows["environments"] if _hash(content) == key}
     with closing(open_store(draft)) as target:
@@ -148,7 +158,10 @@ def _over(rows: Sequence[Sequence[Any]], columns: list[str], shared: Mapping[str
         with suppress(*_NONSENSE):
             values = dict(zip(columns, row, strict=True))
             key = json.loads(values["work"]).get("shared")
-            view = views.from_row((*(values[name] for name in views.COLUMNS), shared[key] if key else None))
+            view = views.from_row((*(values[name] for name in views.COLUMNS), shared.get(key)))
+            if key not in shared and key:  # what it did is known, not what it was
+                work = {name: value for name, value in view.work.items() if name != "shared"}
+                view = replace(view, work={"command": [UNKNOWN], "directory": "/", **work})
             if view.over:
                 found.setdefault(view.id, view)
     return found

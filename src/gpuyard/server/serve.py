@@ -108,6 +108,7 @@ def serve(settings: Settings, *, accept_loss: bool = False) -> None:
 def _write_log() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.raiseExceptions = False  # where the log is on a full disk, a traceback would not be read either
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # its warnings of bad requests could fill the disk
 

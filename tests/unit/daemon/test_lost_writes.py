@@ -215,6 +215,22 @@ def test_a_job_that_is_over_stays_so_where_its_end_is_lost_from_the_log(place: S
     }
 
 
+def test_a_task_that_is_over_is_kept_without_what_it_shared(place: Settings) -> None:
+    store = Store(place.database)
+    key, content = hashed(WORK["work"])
+    details = {"work": {**WORK["work"], "shared": key}}
+    store.append([Record(Submitted(20.0, "11_0", Request(array="11")), details)], {key: content})
+    store.append([Record(Placed(20.0, "11_0", 1, (0,))), Record(Started(20.0, "11_0", 1))])
+    store.append([Record(Exited(25.0, "11_0", 1, 3))])
+    store.close()
+    with closing(sqlite3.connect(place.database)) as connection, connection:
+        connection.execute("DELETE FROM environments WHERE hash = ?", (key,))
+    recovery.recover(place)
+    view = jobs_of(place.database)["11_0"]
+    assert (view.state, view.exit_code, view.ran, view.array) == ("failed", 3, 5.0, "11")
+    assert view.work["command"]
+
+
 def test_a_sound_store_loses_nothing_by_recovery(place: Settings) -> None:
     before = jobs_of(place.database)
     found = recovery.recover(place)

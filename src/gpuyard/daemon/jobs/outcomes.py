@@ -201,7 +201,7 @@ class Outcomes:
 # knew is gone: jobs that waited, and of the others their limits and options.
 
 REBUILT = "rebuilt from its folder, since the store had lost it"
-_UNKNOWN = "(unknown)"
+UNKNOWN = "(unknown)"
 
 
 class LostJob(NamedTuple):
@@ -209,7 +209,7 @@ class LostJob(NamedTuple):
     attempt: int
     began: float
     user: str
-    command: tuple[str, ...] = (_UNKNOWN,)
+    command: tuple[str, ...] = (UNKNOWN,)
     directory: str = "/"
     gpus: tuple[int, ...] = ()  # empty: not known, or it does not run
 
