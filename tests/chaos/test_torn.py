@@ -118,6 +118,7 @@ def test_a_daemon_whose_store_lost_writes_goes_on_with_what_folders_tell(tmp_pat
         (daemon.data_dir / "gpuyard.db-wal").unlink()
         (daemon.data_dir / "jobs" / "77").touch()  # no folder
         (daemon.data_dir / "jobs" / "odd").symlink_to("odd")
+        os.utime(daemon.data_dir / "jobs" / over / "1" / "pid")  # later than its end, as after a copy
         assert daemon.spawn().wait(PATIENCE) == 2
         assert "with 3 submitted jobs" in daemon.words()
         daemon.start("--accept-loss")

@@ -204,8 +204,15 @@ def test_folders_with_odd_names_keep_nothing_else_from_being_removed(yard: Yard,
     for name in odd:
         (settings.jobs_dir / os.fsdecode(name)).mkdir()
     (settings.jobs_dir / "1_2").touch()  # a file
-    assert retention(yard, settings).sweep(NOW)[0] == 1
-    assert sorted(os.listdir(os.fsencode(settings.jobs_dir))) == sorted([*odd, b"1_2", b"2"])
+    yard.job(3, NOW - 100 * DAY)
+    (settings.jobs_dir / "3").touch()
+    yard.job(4, NOW)
+    files(settings, 4)
+    (settings.data_dir / "work").mkdir()
+    (settings.data_dir / "work" / "1").symlink_to(settings.jobs_dir)
+    assert retention(yard, settings).sweep(NOW)[0] == 2
+    assert os.listdir(settings.data_dir / "work") == []
+    assert sorted(os.listdir(os.fsencode(settings.jobs_dir))) == sorted([*odd, b"1_2", b"2", b"4"])
 
 
 def nested(folder: Path, depth: int) -> None:

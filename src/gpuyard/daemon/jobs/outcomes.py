@@ -245,12 +245,12 @@ def salvaged(context: Context) -> list[tuple[float, Callable[[], None]]]:
     """What makes lost jobs the queue's again, with the time at which each step of that happened."""
     steps: list[tuple[float, Callable[[], None]]] = []
     jobs = [(lost, context.engine.adopt(lost.job, lost.attempt)) for lost in lost_jobs(context)]
-    steps += [
-        (lost.began, partial(_begin, context, lost)) for lost, report in jobs if not isinstance(report, NeverBegan)
-    ]
+    begun = {lost.job: lost for lost, report in jobs if not isinstance(report, NeverBegan)}
+    steps += [(lost.began, partial(_begin, context, lost)) for lost in begun.values()]
     reports = [*(report for _, report in jobs), *context.engine.observe()]
-    ends = {report.job: report for report in reports if isinstance(report, Ended)}
-    steps += [(report.at, partial(_end, context, report)) for report in ends.values()]
+    ends = {report.job: report for report in reports if isinstance(report, Ended) and report.job in begun}
+    for job, report in ends.items():  # where files were copied, their times tell nothing
+        steps.append((max(report.at, begun[job].began), partial(_end, context, report)))
     log.warning("the folders tell of %d jobs that the store has lost, %d of them over", len(jobs), len(ends))
     return steps
 

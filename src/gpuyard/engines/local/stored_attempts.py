@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -60,6 +61,9 @@ def remove_tree(root: Path) -> None:
     A directory in a directory is moved to the top first, so a few file descriptors do, and no path grows too long.
     """
     end = time.monotonic() + _LONGEST
+    if not stat.S_ISDIR(os.lstat(root).st_mode):  # somebody put a file or a link in its place
+        os.unlink(root)
+        return
     with _opened(str(root)) as top:
         os.fchmod(top, 0o700)
         moved = 0
