@@ -201,6 +201,22 @@ def test_a_daemon_whose_store_is_damaged_beneath_it_says_so(tmp_path: Path) -> N
         daemon.close()
 
 
+def test_damage_beside_the_store_is_not_the_stores(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "data")
+    try:
+        daemon.start()
+        _bring_into_one_file(notices := daemon.data_dir / "notices.db")
+        with notices.open("r+b") as file:
+            file.seek(4096)
+            file.write(random.Random(SEED).randbytes(notices.stat().st_size - 4096))
+        with pytest.raises(Refused, match=r"notices.db is damaged .*move it away"):
+            daemon.client.notifications(all=True)
+        assert daemon.client.status()["store"]["state"] == "ok"
+        daemon.client.wait(daemon.client.submit(["true"], directory="/", environment=VARIABLES), timeout=PATIENCE)
+    finally:
+        daemon.close()
+
+
 def _bring_into_one_file(database: Path) -> None:
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -347,7 +347,7 @@ def restore(settings: Settings, backup: Backup, newest: int) -> Path | None:
     aside = _put_aside(settings.database)
     point("restore:aside")
     mark = HighWater(settings.database)  # so that what the backup lacks is not taken for a loss, also by the folders
-    mark.write(reached(new))
+    mark.write(reached(new)._replace(newest=newest))
     mark.close()
     os.replace(new, settings.database)
     sync(settings.data_dir)

@@ -185,7 +185,7 @@ class Daemon:
         """The damage that a read came upon, or what passes; any other error is ours."""
         if is_passing(error):
             return EngineError(f"the daemon cannot go on now ({error}); it tries again every second")
-        if problem := damage_behind(error, self.store.path):
+        if problem := damage_behind(error, self.store.path)[1]:
             return StoreDamaged(problem)
         raise error
 

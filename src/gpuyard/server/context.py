@@ -104,8 +104,10 @@ class Context:
         return await self._answers.wait(self.daemon.ask(command, changes=False))
 
     async def damage_behind(self, error: Exception) -> str:
-        """What is wrong with the store, if that may be why something failed; the daemon heeds it from now on."""
-        if problem := await asyncio.to_thread(damage_behind, error, self.settings.database):
+        """What is damaged, where something unforeseen failed; if it is the store, the daemon heeds it from now on."""
+        path = self.settings.database
+        which, problem = await asyncio.to_thread(damage_behind, error, path)
+        if problem and which == path:
             self.daemon.damaged(problem)
         return problem
 

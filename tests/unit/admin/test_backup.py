@@ -224,7 +224,7 @@ def test_the_former_store_is_kept_with_all_that_was_written(settings: Settings, 
         assert aside is not None
         assert sqlite3.connect(aside).execute("SELECT count(*) FROM jobs").fetchone() == (expected,)
         again = Store(settings.database)
-        assert (list(again.open), again.newest) == ([], 1)
+        assert (list(again.open), again.newest) == ([], 2)
         again.close()
     store.close()
     assert sorted(os.listdir(settings.jobs_dir)) == ["1", "2"], "job 2 is given up, but its id is not"

@@ -106,7 +106,9 @@ def test_a_mark_that_makes_no_sense_is_none(place: Settings, content: bytes) -> 
     Store(place.database).close()
 
 
-def test_where_there_is_no_mark_folders_tell_of_a_loss(place: Settings) -> None:
+@pytest.mark.parametrize("mark", [Mark(), Mark(41, 10, 10)])
+def test_folders_tell_of_a_loss_too(place: Settings, mark: Mark) -> None:
+    """Where there is no mark, or one as old as the store."""
     begun = partial(stored_attempts.begun_after, place.jobs_dir)
     for name in ("9", "11/1", "13_2/1", "x/1", "12_\udcff/1", "99999999999999999999999/1"):
         (place.jobs_dir / name).mkdir(parents=True)
@@ -114,11 +116,11 @@ def test_where_there_is_no_mark_folders_tell_of_a_loss(place: Settings) -> None:
     Store(place.database, begun=begun).close()  # all that has begun is known
     for name in ("11", "13_2", "x", "12_\udcff", "99999999999999999999999"):
         (place.jobs_dir / name / "1" / "pid").touch()
-    HighWater(place.database).remove()
+    HighWater(place.database).write(mark)
     with pytest.raises(StoreBehind, match=r"lost writes .*: 2 jobs that began, by the folders of jobs.*--accept-loss"):
         Store(place.database, begun=begun)
     store = Store(place.database, accept_loss=True, begun=begun)
-    assert store.lost == Mark(jobs=2)
+    assert store.lost == Mark(0, 2, 13)
     store.append([Record(Opened(99.0, Cluster((2,)), ("a", "b")))])
     store.close()
     Store(place.database, begun=begun).close()  # it has a mark now

@@ -168,9 +168,23 @@ def damage_of(path: Path) -> str:
     return damaged(path, found) if found else ""
 
 
-def damage_behind(error: Exception, path: Path) -> str:
-    """The same, where something failed of it, or may have: what is read need not make sense."""
-    return sentence(path, error) if isinstance(error, sqlite3.Error) and is_damage(error) else damage_of(path)
+def damage_behind(error: Exception, path: Path) -> tuple[Path, str]:
+    """What is damaged where something unforeseen failed, the store or a database beside it, in a sentence; or none."""
+    problem = damage_of(path)
+    if problem or not (isinstance(error, sqlite3.Error) and is_damage(error)):
+        return path, problem
+    for other in path.parent.glob("*.db"):
+        if other != path and _quick_check(other) != "ok":
+            return other, f"{other} is damaged ({error}); gpuyard down, move it away, and gpuyard up makes a new one"
+    return path, sentence(path, error)
+
+
+def _quick_check(path: Path) -> str:
+    try:
+        with closing(connect(path, writing=False)) as connection:
+            return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.Error as error:
+        return str(error) if is_damage(error) else "ok"
 
 
 def _is_about_content(error: sqlite3.Error) -> bool:

@@ -81,7 +81,7 @@ class Store(Queries):
     ) -> None:
         """Raises `StoreBehind` for a store that has lost writes, unless a person accepts that.
 
-        Where there is no mark, `begun` tells: which jobs beyond the newest that is known have begun, by their folders.
+        The mark beside it tells, and `begun`: which jobs beyond the newest that is known have begun, by their folders.
         """
         self.path = path
         self._coming: Mapping[str, str] = {}  # what is being written
@@ -94,7 +94,7 @@ class Store(Queries):
             self.last_at = self._last_at()  # when the last event happened
             self.jobs = self._number("SELECT max(number) FROM jobs")  # the number of the job that was submitted last
             newest = self._number("SELECT max(CAST(id AS INTEGER)) FROM jobs")
-            self.newest = max(newest, before.newest)  # the largest id; that of a lost job is not given again
+            self.newest = max(newest, before.newest, self.lost.newest)  # the id of a lost job is not given again
             self.open: dict[str, JobView] = {view.id: view for view in self._views("WHERE ended IS NULL")}
             """The views of all jobs that are not over."""
             self.checkpointed = self._number("SELECT max(seq) FROM checkpoint")
@@ -103,14 +103,14 @@ class Store(Queries):
     def _compare(self, mark: Mark, accept_loss: bool, begun: Callable[[int], Sequence[str]]) -> Mark:
         """What the store lacks; a copy is kept of one that goes on without."""
         found = reached(self.path)
-        if mark.last:
-            lost = Mark(max(0, mark.last - found.last), max(0, mark.jobs - found.jobs))
+        lost = Mark(mark.last - found.last, max(0, mark.jobs - found.jobs))
+        if lost.last > 0:
             what = f"{lost.last:,} of {mark.last:,} events, with {lost.jobs:,} submitted job{'s' * (lost.jobs != 1)}"
             what += f", by {self.mark.path}"
-        else:
-            lost = Mark(jobs=len(begun(found.newest)))
+        elif jobs := begun(max(found.newest, mark.newest)):
+            lost = Mark(0, len(jobs), number_of(jobs[-1]))
             what = f"{lost.jobs:,} job{'s' * (lost.jobs != 1)} that began, by the folders of jobs"
-        if not (lost.last or (not mark.last and lost.jobs)):
+        else:
             return Mark()
         if not accept_loss:
             raise StoreBehind(

@@ -318,10 +318,9 @@ class HealthRoutes:
         url, facts = self._url(), await context.look(context.commands.facts)
         try:
             counts = await asyncio.to_thread(lambda: context.reader.counts())
-        except sqlite3.Error as error:  # of the others nothing can be told
+        except sqlite3.Error as error:  # of jobs that are over nothing can be told
             counts = dict(Counter(view.state for view in list(daemon.store.open.values())))
-            if not await context.damage_behind(error):
-                raise
+            await context.damage_behind(error)
         failing = daemon.damage or daemon.failing
         gpus = dict(Counter(gpu["state"] for gpu in listed_gpus(daemon)))
         return reply(
