@@ -264,10 +264,10 @@ class Grants:
         except Refused as error:
             if error.status >= 500:  # it cannot write now
                 return False
-            if error.status in (*_OVER, *_FORBIDDEN):
-                self.close()
             if error.status not in _OVER:
                 self._complain(str(error))
+            if error.status in (*_OVER, *_FORBIDDEN):
+                self.close()
         except (GpuyardError, OSError, ValueError, TypeError, LookupError) as error:
             self._complain(str(error))
             self._over.wait(_LATER)

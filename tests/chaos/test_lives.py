@@ -95,7 +95,10 @@ def test_a_store_that_begins_anew_beside_old_jobs(daemon: Daemon) -> None:
     daemon.stop()
     for path in [*daemon.data_dir.glob("gpuyard.db*"), daemon.data_dir / "gpuyard.mark"]:
         path.unlink()
-    daemon.start()
+    assert daemon.spawn().wait(PATIENCE) == 2
+    assert "has lost writes that were acknowledged: 1 job that began, by the folders of jobs" in daemon.words()
+    daemon.start("--accept-loss")
+    assert daemon.client.job(before)["exit_code"] == exit_code(before)
     waiting = daemon.client.submit(job_command(stamps, 0), directory="/", environment=VARIABLES, hold=True)
     daemon.kill()
     daemon.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import sqlite3
@@ -115,6 +116,9 @@ def test_a_daemon_whose_store_lost_writes_goes_on_with_what_folders_tell(tmp_pat
         client.wait(over, timeout=PATIENCE)
         daemon.kill()
         (daemon.data_dir / "gpuyard.db-wal").unlink()
+        (daemon.data_dir / "jobs" / "77").touch()  # no folder
+        (daemon.data_dir / "jobs" / "odd").symlink_to("odd")
+        os.utime(daemon.data_dir / "jobs" / over / "1" / "pid")  # later than its end, as after a copy
         assert daemon.spawn().wait(PATIENCE) == 2
         assert "with 3 submitted jobs" in daemon.words()
         daemon.start("--accept-loss")
@@ -123,6 +127,7 @@ def test_a_daemon_whose_store_lost_writes_goes_on_with_what_folders_tell(tmp_pat
         assert (found[over]["state"], found[over]["exit_code"]) == ("failed", exit_code(over))
         assert (found[running]["state"], found[running]["gpus"]) == ("running", [0])
         assert found[running]["command"] == commands[0]
+        assert {"77", "odd"} <= set(os.listdir(daemon.data_dir / "jobs"))
         beside = client.submit(job_command(stamps, 0), directory="/", environment=VARIABLES, gpus=3)
         assert int(beside) > int(waiting)
         client.wait(beside, timeout=PATIENCE)
@@ -153,8 +158,7 @@ def test_a_daemon_on_a_damaged_store_says_so_and_takes_nothing(tmp_path: Path) -
         daemon.data_dir.joinpath("gpuyard.db").unlink()
         daemon.start("--accept-loss")
         daemon.wait_until_empty()
-        with sqlite3.connect(database) as connection:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        _bring_into_one_file(database)
         _overwrite(database, "jobs_over")
         with pytest.raises(Refused, match=r"is damaged .*gpuyard restore FILE.*gpuyard recover"):
             client.history(limit=1000)
@@ -164,6 +168,58 @@ def test_a_daemon_on_a_damaged_store_says_so_and_takes_nothing(tmp_path: Path) -
         assert "Traceback" not in daemon.words()
     finally:
         daemon.close()
+
+
+def test_a_daemon_whose_store_is_damaged_beneath_it_says_so(tmp_path: Path) -> None:
+    """Also where what SQLite says does not mention damage, and where rows are read that make no sense."""
+    daemon = Daemon(tmp_path / "data")
+    database = daemon.data_dir / "gpuyard.db"
+    try:
+        daemon.start()
+        client = daemon.client
+        client.submit(["true"], directory="/", environment=VARIABLES, array="0-199")
+        daemon.wait_until_empty()
+        daemon.stop()
+        whole = database.read_bytes()
+        work = whole.index(b'{"command"') + 1  # of a job
+        for begin, junk in ((18, b"\x09\x09"), (work, b"\xff")):
+            database.write_bytes(whole)
+            daemon.start()
+            _bring_into_one_file(database)
+            with database.open("r+b") as file:
+                file.seek(begin)
+                file.write(junk)
+            with pytest.raises(Refused, match=r"is damaged .*gpuyard restore FILE.*gpuyard recover"):
+                client.history(limit=1000)
+            assert client.status()["store"]["state"] == "failing"
+            _refuses(client)
+            daemon.kill()
+            for name in ("gpuyard.db-wal", "gpuyard.db-shm", "gpuyard.mark"):
+                database.with_name(name).unlink()
+        assert "Traceback" not in daemon.words()
+    finally:
+        daemon.close()
+
+
+def test_damage_beside_the_store_is_not_the_stores(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path / "data")
+    try:
+        daemon.start()
+        _bring_into_one_file(notices := daemon.data_dir / "notices.db")
+        with notices.open("r+b") as file:
+            file.seek(4096)
+            file.write(random.Random(SEED).randbytes(notices.stat().st_size - 4096))
+        with pytest.raises(Refused, match=r"notices.db is damaged .*move it away"):
+            daemon.client.notifications(all=True)
+        assert daemon.client.status()["store"]["state"] == "ok"
+        daemon.client.wait(daemon.client.submit(["true"], directory="/", environment=VARIABLES), timeout=PATIENCE)
+    finally:
+        daemon.close()
+
+
+def _bring_into_one_file(database: Path) -> None:
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _overwrite(database: Path, name: str) -> None:

@@ -370,6 +370,7 @@ def test_the_clock_jumps_and_nothing_ages(
         place.tell(Running(job, 1, time.time(), "17"))
         place.engine.adopted[job] = Running(job, 1, time.time(), "17")
         ages[job] = place.yard.clock.now() - (place.job(job).started or 0.0)
+    waiting = place.submit(Request(gpus=2, estimate=1.0))
     hands.ahead = by
     if restarted:
         place.store.close()  # no end: it was killed
@@ -379,9 +380,13 @@ def test_the_clock_jumps_and_nothing_ages(
         assert place.engine.asked == []
         age = place.yard.clock.now() - (place.store.open[job].started or 0.0)
         assert ages[job] <= age < ages[job] + 60
+        assert 0 <= (place.job(job).started or 0.0) - place.job(job).submitted < 60
         place.tell(Ended(job, 1, time.time(), 0))
         assert place.job(job).state == "succeeded"
         assert 0 <= (place.job(job).ended or 0.0) - (place.job(job).started or 0.0) < 60
+    row = place.yard.state.row_of[waiting]
+    for submitted in (place.job(waiting).submitted, place.yard.state.table.submit[row]):
+        assert 0 <= place.yard.clock.now() - submitted < 60
     jumps = [record.event for record in place.store.latest("ClockSet")]
     assert len(jumps) == (by > 0)  # set back, the clock goes on as before
     place.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -167,6 +168,14 @@ def test_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = checks.file_system(patient)
     assert found is not None
     assert (found.state, "output_limit does not hold" in found.found) == ("warn", True)
+
+    def full(path: Path) -> bool:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(output, "supports_holes", full)
+    found = checks.file_system(patient)
+    assert found is not None
+    assert (found.state, "No space left" in found.found) == ("warn", True)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,22 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
 
 from gpuyard import __version__
 from gpuyard.config import Settings
-from gpuyard.daemon.store.database import BESIDE, VERSION, HighWater, integrity, name_aside, set_aside
+from gpuyard.daemon.store.database import (
+    BESIDE,
+    VERSION,
+    HighWater,
+    connect,
+    damaged,
+    integrity,
+    is_damage,
+    name_aside,
+    reached,
+    sentence,
+    set_aside,
+)
 from gpuyard.engines.local import output, stored_attempts
 from gpuyard.errors import UserError
 from gpuyard.files import point, replacing, sync
@@ -75,7 +86,10 @@ def make_backup(settings: Settings, target: Path, *, logs: bool = False) -> Mani
     with tempfile.TemporaryDirectory(prefix=".gpuyard-backup-", dir=target.parent) as name:
         folder = Path(name)
         copy = folder / _DATABASE
-        manifest = _describe(copy_store(settings.database, copy), logs)
+        copy_store(settings.database, copy)
+        if problem := integrity(copy, thorough=True):
+            raise UserError(damaged(settings.database, problem))
+        manifest = _describe(copy, logs)
         draft = folder / "draft"
         with tarfile.open(draft, "w:gz" if target.name.endswith((".gz", ".tgz")) else "w") as archive:
             _add_bytes(archive, _MANIFEST, json.dumps(asdict(manifest), indent=2).encode() + b"\n")
@@ -99,7 +113,8 @@ def copy_store(source: Path, copy: Path) -> Path:
             reading.backup(writing)
             writing.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
-        raise UserError(f"{source} cannot be copied: {error}") from error
+        text = sentence(source, error) if is_damage(error) else f"{source} cannot be copied: {error}"
+        raise UserError(text) from error
     return copy
 
 
@@ -250,7 +265,7 @@ def _digest(path: Path) -> str:
 
 
 def read_only(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+    return connect(path, writing=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +338,9 @@ def restore(settings: Settings, backup: Backup, newest: int) -> Path | None:
     point("restore:prepared")
     aside = _put_aside(settings.database)
     point("restore:aside")
-    HighWater(settings.database).remove()
+    mark = HighWater(settings.database)  # so that what the backup lacks is not taken for a loss, also by the folders
+    mark.write(reached(new)._replace(newest=newest))
+    mark.close()
     os.replace(new, settings.database)
     sync(settings.data_dir)
     return aside

@@ -131,7 +131,13 @@ def file_system(patient: Installation) -> Finding | None:
         return bad(check, f"{kind}: locks and shared memory of SQLite are not safe there, nor are two machines", mend)
     if kind in _VOLATILE:
         return warn(check, f"{kind}: everything is lost when the machine goes down", mend)
-    if not output.supports_holes(path):
+    try:
+        holes = output.supports_holes(path)
+    except OSError as error:  # the disk is full, say
+        return warn(
+            check, f"{kind}: nothing can be written there ({error.strerror})", "the check of its space tells more"
+        )
+    if not holes:
         return warn(check, f"{kind}: parts of files cannot be given back, so output_limit does not hold", mend)
     return ok(check, f"{kind}, can give back parts of files")
 

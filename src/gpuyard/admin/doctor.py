@@ -96,7 +96,9 @@ def daemon(patient: Installation) -> Finding:
             return bad(check, text, "give its --socket; if it hangs, end that process: jobs go on, gpuyard up follows")
         return warn(check, "none runs here", "gpuyard up starts one; gpuyard service install does so at every boot")
     if status["store"]["state"] != "ok":
-        return bad(check, f"it cannot write: {status['store']['problem']}", "mend that; it tries again by itself")
+        problem, _, way_out = status["store"]["problem"].partition("; ")
+        by_itself = "" if way_out == WAY_OUT else "; it tries again by itself"
+        return bad(check, f"it cannot write: {problem}", (way_out or "mend that") + by_itself)
     if status["version"] != __version__:
         text = f"it is gpuyard {status['version']}, this is {__version__}"
         return warn(check, text, "gpuyard down && gpuyard up; jobs go on running")

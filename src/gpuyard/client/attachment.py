@@ -414,10 +414,13 @@ class Desk:
         socket.send_fds(connection, [frame(HELLO, json.dumps(wishes).encode())], passed)
 
     def _tell(self, message: bytes) -> bool:
-        with suppress(OSError):
-            if self.connection is not None:
-                return self.connection.sendall(message) is None
-        return False
+        if self.connection is None:
+            return False
+        try:
+            self.connection.sendall(message)
+        except OSError:
+            return False
+        return True
 
     @contextmanager
     def _typing(self) -> Iterator[None]:

@@ -106,7 +106,8 @@ def _unpacked(packed: Any) -> list[Any]:
 def _numbers(packed: Any) -> Floats:
     if isinstance(packed, dict) and "bytes" in packed:
         return np.frombuffer(b64decode(packed["bytes"]), dtype="<f8")
-    return _repeated(packed, np.array([float(value) for _, value in _in_runs(packed)]))
+    numbers: Floats = _repeated(packed, np.array([float(value) for _, value in _in_runs(packed)]))
+    return numbers
 
 
 def _repeated(packed: Any, values: Any) -> Any:

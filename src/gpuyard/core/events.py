@@ -270,7 +270,8 @@ class HarmMeasured(_ClusterEvent):
 class ClockSet(_ClusterEvent):
     """The time of day was set: the driver's clock gained these seconds on the time that passed, or lost them.
 
-    What runs began as much later, or earlier, by the new time: its age is that of the time that passed.
+    What waits or runs was submitted, and began, as much later, or earlier, by the new time: its age is that of the time
+    that passed.
     """
 
     by: float

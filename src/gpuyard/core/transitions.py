@@ -392,6 +392,7 @@ def _rules_set(state: State, event: RulesSet) -> None:
 def _clock_set(state: State, event: ClockSet) -> None:
     for times in (state.table.started, state.table.slice_started):
         times[state.running.array] += event.by
+    state.table.submit[: state.table.size] += event.by
 
 
 def _harm_measured(state: State, event: HarmMeasured) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import select
-import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -50,7 +49,7 @@ from gpuyard.daemon.jobs.oom import Ooms
 from gpuyard.daemon.jobs.outcomes import Outcomes, dated, salvaged
 from gpuyard.daemon.jobs.stops import Stops
 from gpuyard.daemon.planning import Planning, check_gpus, rules_to_set
-from gpuyard.daemon.store.database import StoreDamaged, StoreFailing, is_damage, sentence
+from gpuyard.daemon.store.database import StoreDamaged, StoreFailing, damage_behind
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record
 from gpuyard.engines.base import Ended, Engine, EngineError, LaunchRefused, NeverBegan, Placement, Report
@@ -160,7 +159,7 @@ class Daemon:
             answers = [] if self.failing else self.context.inbox.go_on()
             answers += self.context.inbox.hear(self.failing)
             self._decide_and_act(answers)
-        except (sqlite3.Error, OSError, MemoryError) as error:
+        except Exception as error:
             self._give_up(answers, self._problem_of(error))
 
     def _decide_and_act(self, answers: list[tuple[Future[Any], Any]]) -> None:
@@ -186,11 +185,11 @@ class Daemon:
 
     def _problem_of(self, error: Exception) -> GpuyardError:
         """The damage that a read came upon, or what passes; any other error is ours."""
-        if isinstance(error, sqlite3.Error) and is_damage(error):
-            return StoreDamaged(sentence(self.store.path, error))
-        if not is_passing(error):
-            raise error
-        return EngineError(f"the daemon cannot go on now ({error}); it tries again every second")
+        if is_passing(error):
+            return EngineError(f"the daemon cannot go on now ({error}); it tries again every second")
+        if problem := damage_behind(error, self.store.path)[1]:
+            return StoreDamaged(problem)
+        raise error
 
     def _timeout(self) -> float:
         """Seconds until something is due."""
@@ -299,8 +298,8 @@ class Daemon:
 
         def take_over(now: float) -> None:
             lost = self.store.lost
-            found = salvaged(self.context) if lost.last else []
-            more = {**details, **({"lost": lost._asdict()} if lost.last else {}), **self.context.boot.details()}
+            found = salvaged(self.context) if any(lost) else []
+            more = {**details, **({"lost": lost._asdict()} if any(lost) else {}), **self.context.boot.details()}
             if not self.store.last:  # a log begins with this
                 self.record(Opened(min([now, *(at for at, _ in found)]), cluster, gpus), **more)
             self.recover(now, found)
@@ -319,7 +318,9 @@ class Daemon:
             self._commit([])
         except (StoreFailing, EngineError) as error:
             self._fail(error)
-        except (sqlite3.Error, OSError, MemoryError) as error:
+        except UserError:
+            raise
+        except Exception as error:
             self._fail(self._problem_of(error))
         if self.failing and state is None:
             raise UserError(self.failing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from gpuyard.daemon.background.retention import Removed
 from gpuyard.daemon.commands import NotNow
 from gpuyard.daemon.limits import NoSuchReservation
 from gpuyard.daemon.loop import Daemon
-from gpuyard.daemon.store.database import StoreFailing, is_damage, sentence
+from gpuyard.daemon.store.database import NONSENSE, StoreFailing
 from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.engines.base import EngineError
 from gpuyard.engines.leases.heartbeats import Heartbeats
@@ -131,11 +131,13 @@ def make_app(server: Server) -> FastAPI:
     app.add_middleware(HttpProxy, page=server.page, auth=server.auth)
     app.add_middleware(HeadMiddleware)
     app.add_middleware(AuthMiddleware, auth=server.auth)
-    app.add_exception_handler(GpuyardError, _on_error)
+    unforeseen = partial(_on_unforeseen, server.context)
+    app.add_exception_handler(GpuyardError, partial(_on_error, unforeseen))
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(OSError, _on_system_error)
-    app.add_exception_handler(sqlite3.Error, partial(_on_unreadable, server.context))
+    for kind in (sqlite3.Error, *NONSENSE):
+        app.add_exception_handler(kind, unforeseen)
     app.add_exception_handler(Exception, _on_bug)
     _add_openapi(app, server.settings)
     return app
@@ -185,24 +187,22 @@ def _add_openapi(app: FastAPI, settings: Settings) -> None:
         app.add_route(path, openapi, include_in_schema=False)
 
 
-async def _on_error(request: Request, error: Exception) -> Response:
+async def _on_error(
+    unforeseen: Callable[[Request, Exception], Awaitable[Response]], request: Request, error: Exception
+) -> Response:
     status = next((code for kind, code in _STATUS_OF_ERROR.items() if isinstance(error, kind)), 500)
     if status == 500:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return await _on_bug(request, error)
+        return await unforeseen(request, error)
     headers = {"Retry-After": str(error.seconds)} if isinstance(error, TooManyFailures) else None
     detail = error.message_for(request.url.path) if isinstance(error, Unauthenticated) else str(error)
     return refusal(request.url.path, status, detail, headers)
 
 
-async def _on_unreadable(context: Context, request: Request, error: Exception) -> Response:
-    """What the store holds cannot be read: it is damaged, or the mistake is ours."""
-    assert isinstance(error, sqlite3.Error)
-    if not is_damage(error):
+async def _on_unforeseen(context: Context, request: Request, error: Exception) -> Response:
+    """The store is damaged, and so what was read of it made no sense; or the mistake is ours."""
+    if not (problem := await context.damage_behind(error)):
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return await _on_bug(request, error)
-    problem = sentence(context.settings.database, error)
-    context.daemon.damaged(problem)
     return refusal(request.url.path, 503, problem)
 
 

@@ -18,6 +18,7 @@ from gpuyard.daemon.commands import NOBODY, Commands, Due
 from gpuyard.daemon.context import Asked, Inbox
 from gpuyard.daemon.jobs.progress_reader import Expected, ProgressReader
 from gpuyard.daemon.loop import Daemon
+from gpuyard.daemon.store.database import damage_behind
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
 from gpuyard.engines.local.processes import READERS
@@ -143,6 +144,14 @@ class Context:
     async def look(self, command: Callable[[], Any]) -> Any:
         """Run something that changes nothing in the daemon's thread."""
         return await self._answers.wait(self.daemon.ask(command, changes=False))
+
+    async def damage_behind(self, error: Exception) -> str:
+        """What is damaged, where something unforeseen failed; if it is the store, the daemon heeds it from now on."""
+        path = self.settings.database
+        which, problem = await asyncio.to_thread(damage_behind, error, path)
+        if problem and which == path:
+            self.daemon.damaged(problem)
+        return problem
 
     def job_with(self, pid: int) -> JobView | None:
         """The job that a process belongs to; None if it belongs to none."""

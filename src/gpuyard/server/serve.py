@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from gpuyard.daemon.loop import Daemon
 from gpuyard.daemon.store.log import Store
 from gpuyard.engines.leases.heartbeats import Heartbeats
 from gpuyard.engines.leases.lease_engine import LeaseEngine, RoutingEngine
+from gpuyard.engines.local import stored_attempts
 from gpuyard.engines.local.local_engine import LocalEngine
 from gpuyard.engines.local.privileges import check_tools
 from gpuyard.engines.local.processes import adopt_orphans
@@ -72,7 +74,8 @@ def serve(settings: Settings, *, accept_loss: bool = False) -> None:
             security.check_certificate(settings)
         gpus = open_gpus(settings.simulate_gpus or None)
         stack.callback(gpus.close)
-        store = Store(settings.database, accept_loss=accept_loss)
+        begun = partial(stored_attempts.begun_after, settings.jobs_dir)
+        store = Store(settings.database, accept_loss=accept_loss, begun=begun)
         stack.callback(store.close)
         adopt_orphans()
         with _usable(settings.data_dir):
@@ -106,6 +109,7 @@ def serve(settings: Settings, *, accept_loss: bool = False) -> None:
 def _write_log() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.raiseExceptions = False  # where the log is on a full disk, a traceback would not be read either
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # its warnings of bad requests could fill the disk
 

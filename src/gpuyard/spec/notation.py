@@ -14,6 +14,7 @@ from gpuyard.errors import UserError, suggest
 MOST_TASKS = 100_000
 MOST_NUMBER = 2**31 - 1
 _RANGE = re.compile(r"(\d{1,20})(?:-(\d{1,20})(?::(\d{1,20}))?)?")
+_ID = re.compile(r"([1-9][0-9]{0,17})(?:_[0-9]{1,18})?")  # as we make them; folders may have any name
 _TASK = re.compile(r"(\d+)_(\d+)")
 _SOME = re.compile(r"(\d+)_\[([^\]%]*)(?:%\d+)?\]")
 
@@ -67,8 +68,8 @@ def task_id(array: str, task: int) -> str:
 
 def number_of(id: str) -> int:
     """The number that an id begins with, 0 if none: 12 of `12` and of `12_3`."""
-    first = id.partition("_")[0]
-    return int(first) if first.isdecimal() else 0
+    match = _ID.fullmatch(id)
+    return int(match[1]) if match else 0
 
 
 def some_of(text: str) -> tuple[str, tuple[int, ...]] | None:

@@ -156,6 +156,17 @@ def test_a_claim_that_the_job_has_written_over(watch: Watch) -> None:
     assert wrapper.read_claim(folder_of(watch)) == wrapper.INCOMPLETE
 
 
+@pytest.mark.parametrize("other", ["mkfifo", "truncate -s 3G", "ln -s loop"])
+@pytest.mark.parametrize("name", ["pid", "exit"])
+def test_something_else_in_the_place_of_a_file(watch: Watch, name: str, other: str) -> None:
+    """A pipe, say, at which whoever opens it would wait."""
+    place = f'"$GPUYARD_RUN/{name}"'
+    watch.shell("1", f"rm {place}; {other} {place}; exit 4")
+    assert watch.until(Ended, "1").code == 4
+    if name == "pid":
+        assert not isinstance(wrapper.read_claim(folder_of(watch)), wrapper.Claim)
+
+
 def test_a_claim_that_a_power_cut_has_emptied(watch: Watch) -> None:
     folder_of(watch).mkdir(parents=True)
     (folder_of(watch) / "pid").touch()

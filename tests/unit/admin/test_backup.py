@@ -9,6 +9,7 @@ import os
 import sqlite3
 import tarfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from gpuyard.admin.backup import alone, losses, make_backup, open_backup, put_ba
 from gpuyard.config import Settings
 from gpuyard.core.events import Event, Exited, Opened, Placed, Started, Submitted
 from gpuyard.core.model import Cluster, Request
+from gpuyard.daemon.store.database import Mark
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record
-from gpuyard.engines.local import output
+from gpuyard.engines.local import output, stored_attempts
 from gpuyard.errors import UserError
 
 
@@ -222,10 +224,36 @@ def test_the_former_store_is_kept_with_all_that_was_written(settings: Settings, 
         assert aside is not None
         assert sqlite3.connect(aside).execute("SELECT count(*) FROM jobs").fetchone() == (expected,)
         again = Store(settings.database)
-        assert (list(again.open), again.newest) == ([], 1)
+        assert (list(again.open), again.newest) == ([], 2)
         again.close()
     store.close()
     assert sorted(os.listdir(settings.jobs_dir)) == ["1", "2"], "job 2 is given up, but its id is not"
+
+
+def test_what_a_backup_lacks_is_no_loss(settings: Settings, tmp_path: Path) -> None:
+    queue(settings, _1="over").close()
+    make_backup(settings, tmp_path / "b.tar")
+    store = Store(settings.database)
+    store.append([Record(Submitted(7.0, "2", Request()), {"work": {}})])
+    store.close()
+    attempt = settings.jobs_dir / "2" / "1"
+    attempt.mkdir(parents=True)
+    (attempt / "pid").touch()
+    with open_backup(tmp_path / "b.tar", tmp_path) as backup, alone(settings.data_dir):
+        restore(settings, backup, 2)
+    again = Store(settings.database, begun=partial(stored_attempts.begun_after, settings.jobs_dir))
+    assert again.lost == Mark()
+    again.close()
+
+
+def test_a_damaged_store_is_not_backed_up(settings: Settings, tmp_path: Path) -> None:
+    queue(settings, _1="over").close()
+    content = bytearray(settings.database.read_bytes())
+    content[4096:8192] = bytes(4096)
+    settings.database.write_bytes(content)
+    with pytest.raises(UserError, match=r"gpuyard.db is damaged .*gpuyard recover"):
+        make_backup(settings, tmp_path / "b.tar")
+    assert not list(tmp_path.glob("*b.tar*"))
 
 
 def test_a_damaged_store_is_moved_away_whole(settings: Settings, tmp_path: Path) -> None:

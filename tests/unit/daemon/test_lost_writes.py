@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from gpuyard.daemon.background.retention import StoreWatch
 from gpuyard.daemon.store.database import HighWater, Mark, StoreBehind, integrity
 from gpuyard.daemon.store.log import Intent, Store, hashed
 from gpuyard.daemon.store.records import Record
+from gpuyard.engines.local import stored_attempts
+from gpuyard.errors import UserError
 from gpuyard.spec.work import Work
 
 WORK = {"work": Work(("python", "train.py"), "/home/ann", name="train").to_json()}
@@ -103,6 +106,26 @@ def test_a_mark_that_makes_no_sense_is_none(place: Settings, content: bytes) -> 
     Store(place.database).close()
 
 
+@pytest.mark.parametrize("mark", [Mark(), Mark(41, 10, 10)])
+def test_folders_tell_of_a_loss_too(place: Settings, mark: Mark) -> None:
+    """Where there is no mark, or one as old as the store."""
+    begun = partial(stored_attempts.begun_after, place.jobs_dir)
+    for name in ("9", "11/1", "13_2/1", "x/1", "12_\udcff/1", "99999999999999999999999/1"):
+        (place.jobs_dir / name).mkdir(parents=True)
+    HighWater(place.database).remove()
+    Store(place.database, begun=begun).close()  # all that has begun is known
+    for name in ("11", "13_2", "x", "12_\udcff", "99999999999999999999999"):
+        (place.jobs_dir / name / "1" / "pid").touch()
+    HighWater(place.database).write(mark)
+    with pytest.raises(StoreBehind, match=r"lost writes .*: 2 jobs that began, by the folders of jobs.*--accept-loss"):
+        Store(place.database, begun=begun)
+    store = Store(place.database, accept_loss=True, begun=begun)
+    assert store.lost == Mark(0, 2, 13)
+    store.append([Record(Opened(99.0, Cluster((2,)), ("a", "b")))])
+    store.close()
+    Store(place.database, begun=begun).close()  # it has a mark now
+
+
 def test_the_log_is_deleted_under_a_running_daemon(place: Settings) -> None:
     store = Store(place.database)
     watch = StoreWatch(store, print)
@@ -139,6 +162,75 @@ def test_what_can_be_read_of_a_damaged_store_is_saved(tmp_path: Path, seed: int)
     assert len(jobs) == found.jobs > 0
     for view in jobs.values():
         assert view.exit_code in (None, int(view.id) % 7)
+
+
+def _zeros(page: int) -> Callable[[bytearray], bytes]:
+    return lambda content: bytes([*content[: page * 4096], *bytes(4096), *content[page * 4096 + 4096 :]])
+
+
+DAMAGES: dict[str, tuple[Callable[[bytearray], bytes], int]] = {  # and how many jobs may be lost at most
+    "format": (lambda content: bytes([*content[:18], 9, 9, *content[20:]]), 0),
+    "first page": (_zeros(0), 0),
+    "root of the log": (_zeros(1), 0),
+    "cut off": (lambda content: bytes(content[: len(content) * 9 // 10]), JOBS // 5),
+    "name in the schema": (
+        lambda content: bytes(content.replace(b"CREATE TABLE events", b"CREATE TABLE ev\xffnts")),
+        0,
+    ),
+    "version": (lambda content: bytes([*content[:60], 255, *content[61:]]), 0),
+    "older version": (lambda content: bytes([*content[:63], 3, *content[64:]]), 0),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_what_stands_in_sound_pages_is_saved_whatever_leads_there(tmp_path: Path, how: str) -> None:
+    place = settings({"data_dir": tmp_path}, {})
+    store = Store(place.database)
+    _write(store, JOBS)
+    store.close()
+    before = jobs_of(place.database)
+    damage, most = DAMAGES[how]
+    content = damage(bytearray(place.database.read_bytes()))
+    place.database.write_bytes(content)
+    with pytest.raises(UserError, match=r"is damaged .*gpuyard restore FILE.*gpuyard recover"):
+        Store(place.database).load()
+    place.database.write_bytes(content)
+    found = recovery.recover(place)
+    assert Path(found.former).read_bytes() == content
+    assert not integrity(place.database, thorough=True)
+    after = jobs_of(place.database)
+    assert len(after) >= len(before) - most
+    assert all((view.state, view.ended) == (before[job].state, before[job].ended) for job, view in after.items())
+    assert not found.cancelled
+
+
+def test_a_job_that_is_over_stays_so_where_its_end_is_lost_from_the_log(place: Settings) -> None:
+    before = jobs_of(place.database)
+    with closing(sqlite3.connect(place.database)) as connection, connection:
+        connection.execute("DELETE FROM events WHERE job = '3' AND kind IN ('Placed', 'Exited')")
+        connection.execute("DELETE FROM events WHERE job = '5' AND kind = 'Exited'")
+    found = recovery.recover(place)
+    assert found.cancelled == []
+    after = jobs_of(place.database)
+    assert {job: (view.state, view.exit_code) for job, view in after.items()} == {
+        job: (view.state, view.exit_code) for job, view in before.items()
+    }
+
+
+def test_a_task_that_is_over_is_kept_without_what_it_shared(place: Settings) -> None:
+    store = Store(place.database)
+    key, content = hashed(WORK["work"])
+    details = {"work": {**WORK["work"], "shared": key}}
+    store.append([Record(Submitted(20.0, "11_0", Request(array="11")), details)], {key: content})
+    store.append([Record(Placed(20.0, "11_0", 1, (0,))), Record(Started(20.0, "11_0", 1))])
+    store.append([Record(Exited(25.0, "11_0", 1, 3))])
+    store.close()
+    with closing(sqlite3.connect(place.database)) as connection, connection:
+        connection.execute("DELETE FROM environments WHERE hash = ?", (key,))
+    recovery.recover(place)
+    view = jobs_of(place.database)["11_0"]
+    assert (view.state, view.exit_code, view.ran, view.array) == ("failed", 3, 5.0, "11")
+    assert view.work["command"]
 
 
 def test_a_sound_store_loses_nothing_by_recovery(place: Settings) -> None:

@@ -195,6 +195,26 @@ def test_files_that_the_store_knows_nothing_of_go_when_nobody_has_touched_them(y
     assert kept(settings) == ["1", "6", "9"]
 
 
+def test_folders_with_odd_names_keep_nothing_else_from_being_removed(yard: Yard, settings: Settings) -> None:
+    yard.job(1, NOW - 100 * DAY)
+    yard.job(2, NOW)
+    files(settings, 1)
+    files(settings, 2)
+    odd = [b"3_\xff", b"\xff", b"9" * 40, "\u0663".encode(), b"1_\n", b"4_" + b"1" * 200]
+    for name in odd:
+        (settings.jobs_dir / os.fsdecode(name)).mkdir()
+    (settings.jobs_dir / "1_2").touch()  # a file
+    yard.job(3, NOW - 100 * DAY)
+    (settings.jobs_dir / "3").touch()
+    yard.job(4, NOW)
+    files(settings, 4)
+    (settings.data_dir / "work").mkdir()
+    (settings.data_dir / "work" / "1").symlink_to(settings.jobs_dir)
+    assert retention(yard, settings).sweep(NOW)[0] == 2
+    assert os.listdir(settings.data_dir / "work") == []
+    assert sorted(os.listdir(os.fsencode(settings.jobs_dir))) == sorted([*odd, b"1_2", b"2", b"4"])
+
+
 def nested(folder: Path, depth: int) -> None:
     """A directory in a directory and so on, deeper than any path can tell."""
     here = os.open(folder, os.O_RDONLY)

@@ -171,10 +171,13 @@ def recover(daemon: LocalOnlyOptions, json: Json = False) -> None:
         raise UserError(f"there is nothing to recover: {settings.database} does not exist")
     backups = importlib.import_module("gpuyard.admin.backup")
     recovery = importlib.import_module("gpuyard.admin.recovery")
-    with _without_daemon(settings, daemon.client()) as restarted, backups.alone(settings.data_dir):
-        found = recovery.recover(settings)
-    facts = {**asdict(found), "daemon": restarted}
-    output.print_either(json, facts, lambda: _print_recovered(facts))
+    facts: dict[str, Any] = {}
+    try:
+        with _without_daemon(settings, daemon.client()) as restarted, backups.alone(settings.data_dir):
+            facts = {**asdict(recovery.recover(settings)), "daemon": restarted}
+    finally:
+        if facts:  # also where the daemon does not start again
+            output.print_either(json, facts, lambda: _print_recovered(facts))
 
 
 def _print_recovered(facts: dict[str, Any]) -> None:
@@ -209,11 +212,20 @@ def _without_daemon(settings: Settings, client: Client) -> Iterator[dict[str, An
     if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
         raise UserError("the daemon is somebody else's; whoever runs it can go back to a backup")
     launch, manager = LaunchCommand.of(pid), manager_of(pid)
+
+    def start_again() -> dict[str, Any]:
+        return launch_daemon(launch, settings, client)[0] if manager is None else _start_service(manager, client)
+
     stop(client)
     try:
         yield restarted
-    finally:  # also after an error: the queue must go on, with the store that exists
-        restarted |= launch_daemon(launch, settings, client)[0] if manager is None else _start_service(manager, client)
+    except BaseException:  # the queue must go on, with the store that exists
+        try:
+            start_again()
+        except GpuyardError as error:  # what came before says more
+            output.say(f"gpuyard: error: {error}")
+        raise
+    restarted |= start_again()
 
 
 def _start_service(manager: Place, client: Client) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import ctypes
 import logging
 import os
 import resource
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,7 +19,7 @@ from functools import partial
 from gpuyard.config import Settings
 from gpuyard.daemon.commands import KEPT
 from gpuyard.daemon.context import BackgroundThread, Context
-from gpuyard.daemon.store.database import BESIDE, damaged, examine, is_damage
+from gpuyard.daemon.store.database import BESIDE, damage_of
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
@@ -215,13 +214,10 @@ class StoreWatch(BackgroundThread):
     def check(self) -> str:
         """What is wrong with the store, as a sentence; empty if nothing is."""
         began = time.monotonic()
-        try:
-            problem = examine(self._store.path, thorough=False)
-        except sqlite3.Error as error:  # that it cannot be read now, is told by those who need it
-            problem = str(error) if is_damage(error) else ""
+        problem = damage_of(self._store.path)
         now = time.monotonic()
         self._check_at = now + max(_CHECK_EVERY, _SELDOM * (now - began))
-        return damaged(self._store.path, problem) if problem else ""
+        return problem
 
     def replaced(self) -> str:
         """Which of the files that we write to is no longer the one under its name; empty if all are."""

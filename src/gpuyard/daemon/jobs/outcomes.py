@@ -22,7 +22,7 @@ from gpuyard.daemon.jobs.stops import CROWDED, OOM, PREEMPTED, REQUEUED, Stops
 from gpuyard.engines.base import Abandoned, Ended, NeverBegan, Report, Running
 from gpuyard.engines.local import processes, stored_attempts, wrapper
 from gpuyard.engines.local.accounts import name_of
-from gpuyard.spec.notation import AFTER, number_of
+from gpuyard.spec.notation import AFTER
 from gpuyard.spec.times import format_when
 from gpuyard.spec.work import Work
 
@@ -201,7 +201,7 @@ class Outcomes:
 # knew is gone: jobs that waited, and of the others their limits and options.
 
 REBUILT = "rebuilt from its folder, since the store had lost it"
-_UNKNOWN = "(unknown)"
+UNKNOWN = "(unknown)"
 
 
 class LostJob(NamedTuple):
@@ -209,7 +209,7 @@ class LostJob(NamedTuple):
     attempt: int
     began: float
     user: str
-    command: tuple[str, ...] = (_UNKNOWN,)
+    command: tuple[str, ...] = (UNKNOWN,)
     directory: str = "/"
     gpus: tuple[int, ...] = ()  # empty: not known, or it does not run
 
@@ -217,8 +217,7 @@ class LostJob(NamedTuple):
 def lost_jobs(context: Context) -> Iterator[LostJob]:
     """Jobs that have begun, and that the store does not know."""
     directory = context.settings.jobs_dir
-    names = os.listdir(directory) if directory.exists() else []
-    for job in sorted((name for name in names if number_of(name)), key=lambda name: (number_of(name), name)):
+    for job in stored_attempts.begun_after(directory, 0):
         if context.store.standing(1, id=job):
             continue
         attempts = [int(name) for name in os.listdir(directory / job) if name.isdecimal()]
@@ -246,12 +245,12 @@ def salvaged(context: Context) -> list[tuple[float, Callable[[], None]]]:
     """What makes lost jobs the queue's again, with the time at which each step of that happened."""
     steps: list[tuple[float, Callable[[], None]]] = []
     jobs = [(lost, context.engine.adopt(lost.job, lost.attempt)) for lost in lost_jobs(context)]
-    steps += [
-        (lost.began, partial(_begin, context, lost)) for lost, report in jobs if not isinstance(report, NeverBegan)
-    ]
+    begun = {lost.job: lost for lost, report in jobs if not isinstance(report, NeverBegan)}
+    steps += [(lost.began, partial(_begin, context, lost)) for lost in begun.values()]
     reports = [*(report for _, report in jobs), *context.engine.observe()]
-    ends = {report.job: report for report in reports if isinstance(report, Ended)}
-    steps += [(report.at, partial(_end, context, report)) for report in ends.values()]
+    ends = {report.job: report for report in reports if isinstance(report, Ended) and report.job in begun}
+    for job, report in ends.items():  # where files were copied, their times tell nothing
+        steps.append((max(report.at, begun[job].began), partial(_end, context, report)))
     log.warning("the folders tell of %d jobs that the store has lost, %d of them over", len(jobs), len(ends))
     return steps
 

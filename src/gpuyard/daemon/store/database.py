@@ -28,6 +28,9 @@ WAY_OUT = "gpuyard restore FILE puts a backup in its place, gpuyard recover save
 BESIDE = ("-wal", "-shm")  # the endings of what SQLite keeps beside a database
 _HERE = Path(__file__).parent
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+NONSENSE = (ValueError, LookupError, TypeError, AttributeError)
+"""What becomes of values that we did not write, besides errors of SQLite's."""
+_NOT_UTF8 = "Could not decode to UTF-8"
 _UNREADABLE = """SELECT (SELECT count(*) FROM events WHERE data <> '' AND NOT json_valid(data))
     + (SELECT count(*) FROM jobs WHERE NOT json_valid(work))"""
 _REACHED = """SELECT coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(number) FROM jobs), 0),
@@ -49,7 +52,7 @@ class StoreBehind(UserError):
 
 def is_damage(error: BaseException) -> bool:
     """Whether an error of SQLite says that the file is not what was written."""
-    unreadable = str(error).startswith("Could not decode to UTF-8")  # we write nothing else
+    unreadable = str(error).startswith(_NOT_UTF8)  # we write nothing else
     code = getattr(error, "sqlite_errorcode", 0) or 0
     return isinstance(error, sqlite3.Error) and (code & 0xFF in _DAMAGE or unreadable)
 
@@ -71,12 +74,13 @@ def damaged(path: Path, text: str) -> str:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
+    """What cannot be read of a store is a `UserError`."""
     try:
         yield
     except sqlite3.Error as error:
         raise UserError(sentence(path, error)) from error
-    except UnicodeDecodeError as error:  # in what SQLite itself says of a file that is damaged
-        raise UserError(damaged(path, str(error))) from error
+    except NONSENSE as error:
+        raise UserError(damaged(path, repr(error))) from error
 
 
 def connect(path: Path, *, writing: bool = True, **options: Any) -> sqlite3.Connection:
@@ -100,6 +104,9 @@ def connect(path: Path, *, writing: bool = True, **options: Any) -> sqlite3.Conn
         except sqlite3.Error:
             connection.close()
             raise
+        except UnicodeDecodeError as error:  # in what SQLite itself says of a file that is damaged
+            connection.close()
+            raise sqlite3.DatabaseError(f"{_NOT_UTF8}: {error}") from error
     raise AssertionError
 
 
@@ -111,6 +118,8 @@ def open_store(path: Path) -> sqlite3.Connection:
         tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         if version > VERSION:
             raise UserError(f"{path} was written by a newer version of gpuyard; use that version")
+        if version < 0:
+            raise UserError(damaged(path, f"version {version}"))
         if version == 0 and tables:
             raise UserError(f"{path} is a database, but not one of gpuyard; move it away, or use another --data-dir")
         connection.execute("PRAGMA synchronous = FULL")
@@ -128,8 +137,13 @@ def _upgrade(connection: sqlite3.Connection, path: Path, version: int) -> None:
     if not copy.exists():
         with replacing(copy, mode=0o600) as draft, closing(sqlite3.connect(draft)) as writing:
             connection.backup(writing)
-    for step in range(version + 1, VERSION + 1):
-        _run_script(connection, _HERE / "upgrades" / f"{step}.sql", step)
+    try:
+        for step in range(version + 1, VERSION + 1):
+            _run_script(connection, _HERE / "upgrades" / f"{step}.sql", step)
+    except sqlite3.OperationalError as error:
+        if _is_about_content(error):  # it is not of that version
+            raise UserError(damaged(path, f"version {version}, {error}")) from error
+        raise
     log.info("upgraded %s from version %d to %d; a copy of the former is %s", path, version, VERSION, copy)
 
 
@@ -143,6 +157,39 @@ def integrity(path: Path, *, thorough: bool) -> str:
         return examine(path, thorough=thorough)
     except sqlite3.Error as error:
         return str(error)
+
+
+def damage_of(path: Path) -> str:
+    """What is wrong with a store, as a sentence with the way out; empty if all is well, or it cannot be read now."""
+    try:
+        found = examine(path, thorough=False)
+    except sqlite3.Error as error:
+        found = str(error) if is_damage(error) or _is_about_content(error) else ""
+    return damaged(path, found) if found else ""
+
+
+def damage_behind(error: Exception, path: Path) -> tuple[Path, str]:
+    """What is damaged where something unforeseen failed, the store or a database beside it, in a sentence; or none."""
+    problem = damage_of(path)
+    if problem or not (isinstance(error, sqlite3.Error) and is_damage(error)):
+        return path, problem
+    for other in path.parent.glob("*.db"):
+        if other != path and _quick_check(other) != "ok":
+            return other, f"{other} is damaged ({error}); gpuyard down, move it away, and gpuyard up makes a new one"
+    return path, sentence(path, error)
+
+
+def _quick_check(path: Path) -> str:
+    try:
+        with closing(connect(path, writing=False)) as connection:
+            return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.Error as error:
+        return str(error) if is_damage(error) else "ok"
+
+
+def _is_about_content(error: sqlite3.Error) -> bool:
+    """Whether a statement failed that cannot fail on a sound store: a table is missing, say, or the file's format."""
+    return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF == sqlite3.SQLITE_ERROR
 
 
 def examine(path: Path, *, thorough: bool) -> str:
@@ -186,14 +233,13 @@ class Mark(NamedTuple):
     newest: int = 0  # the largest id of a job
 
 
-def lag(mark: Mark, path: Path) -> Mark:
-    """How much a store lacks of what its mark tells; all zeros if nothing. The file stays as it is."""
-    found = Mark()
+def reached(path: Path) -> Mark:
+    """How far a store has come, by itself. The file stays as it is."""
     if path.exists() and path.stat().st_size:  # SQLite deletes the log that lies beside an empty file
         with readable(path), closing(connect(path, writing=False)) as connection:
-            if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-                found = Mark(*connection.execute(_REACHED).fetchone())
-    return Mark(max(0, mark.last - found.last), max(0, mark.jobs - found.jobs))
+            if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'events'").fetchone():
+                return Mark(*connection.execute(_REACHED).fetchone())
+    return Mark()
 
 
 class HighWater:

@@ -13,7 +13,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -34,8 +34,8 @@ from gpuyard.daemon.store.database import (
     StoreFailing,
     damaged,
     is_damage,
-    lag,
     open_store,
+    reached,
     readable,
     sentence,
     set_aside,
@@ -76,34 +76,45 @@ class Intent(NamedTuple):
 
 
 class Store(Queries):
-    def __init__(self, path: Path, *, accept_loss: bool = False) -> None:
-        """Raises `StoreBehind` for a store that has lost writes, unless a person accepts that."""
+    def __init__(
+        self, path: Path, *, accept_loss: bool = False, begun: Callable[[int], Sequence[str]] = lambda newest: ()
+    ) -> None:
+        """Raises `StoreBehind` for a store that has lost writes, unless a person accepts that.
+
+        The mark beside it tells, and `begun`: which jobs beyond the newest that is known have begun, by their folders.
+        """
         self.path = path
         self._coming: Mapping[str, str] = {}  # what is being written
         self.mark = HighWater(path)
         before = self.mark.read()
-        self.lost = self._compare(before, accept_loss)
+        self.lost = self._compare(before, accept_loss, begun)
         self._connection = open_store(path)
         with readable(path):
             self.last = self._number("SELECT max(seq) FROM events")
             self.last_at = self._last_at()  # when the last event happened
             self.jobs = self._number("SELECT max(number) FROM jobs")  # the number of the job that was submitted last
             newest = self._number("SELECT max(CAST(id AS INTEGER)) FROM jobs")
-            self.newest = max(newest, before.newest)  # the largest id; that of a lost job is not given again
+            self.newest = max(newest, before.newest, self.lost.newest)  # the id of a lost job is not given again
             self.open: dict[str, JobView] = {view.id: view for view in self._views("WHERE ended IS NULL")}
             """The views of all jobs that are not over."""
             self.checkpointed = self._number("SELECT max(seq) FROM checkpoint")
             self.last_intent = self._number("SELECT max(number) FROM intents")
 
-    def _compare(self, mark: Mark, accept_loss: bool) -> Mark:
+    def _compare(self, mark: Mark, accept_loss: bool, begun: Callable[[int], Sequence[str]]) -> Mark:
         """What the store lacks; a copy is kept of one that goes on without."""
-        lost = lag(mark, self.path) if mark.last else Mark()
-        if not lost.last:
-            return lost
-        what = f"{lost.last:,} of {mark.last:,} events, with {lost.jobs:,} submitted job{'s' * (lost.jobs != 1)}"
+        found = reached(self.path)
+        lost = Mark(mark.last - found.last, max(0, mark.jobs - found.jobs))
+        if lost.last > 0:
+            what = f"{lost.last:,} of {mark.last:,} events, with {lost.jobs:,} submitted job{'s' * (lost.jobs != 1)}"
+            what += f", by {self.mark.path}"
+        elif jobs := begun(max(found.newest, mark.newest)):
+            lost = Mark(0, len(jobs), number_of(jobs[-1]))
+            what = f"{lost.jobs:,} job{'s' * (lost.jobs != 1)} that began, by the folders of jobs"
+        else:
+            return Mark()
         if not accept_loss:
             raise StoreBehind(
-                f"{self.path} has lost writes that were acknowledged: {what}, by {self.mark.path}. Put back the file, "
+                f"{self.path} has lost writes that were acknowledged: {what}. Put back the file, "
                 "its -wal beside it, or a backup (gpuyard restore FILE); or go on without them: gpuyard up "
                 "--accept-loss keeps a copy, and takes up the jobs that have begun by their folders"
             )
@@ -291,10 +302,7 @@ class Store(Queries):
     def load(self) -> State | None:
         """The state by the log; None if that is empty."""
         with readable(self.path):
-            try:
-                return self._folded()
-            except (ValueError, LookupError, TypeError) as error:
-                raise UserError(damaged(self.path, repr(error))) from error
+            return self._folded()
 
     def _folded(self) -> State | None:
         state: State | None = None

@@ -171,9 +171,12 @@ def fold_view(view: JobView | None, number: int, record: Record) -> JobView | No
 
 
 def shifted(views: Iterable[JobView], event: ClockSet) -> dict[str, JobView]:
-    """The views of what runs after the time of day was set."""
-    running = [view for view in views if view.state == "running" and view.started is not None]
-    return {view.id: replace(view, started=(view.started or 0.0) + event.by) for view in running}
+    """The views of what waits or runs after the time of day was set."""
+    found = {view.id: replace(view, submitted=view.submitted + event.by) for view in views if not view.over}
+    for view in found.values():
+        if view.state == "running" and view.started is not None:
+            found[view.id] = replace(view, started=view.started + event.by)
+    return found
 
 
 def _adapted(event: Granted | Adapted, details: Mapping[str, Any]) -> str:
@@ -258,7 +261,7 @@ def work_of(view: JobView) -> Work:
 COLUMNS = tuple(f.name for f in fields(JobView))  # the columns of the table `jobs`
 
 
-FIXED = ("id", "name", "user", "submitted", "priority", "work", "kind", "array")
+FIXED = ("id", "name", "user", "priority", "work", "kind", "array")
 """Those that no event changes, but for `Edited`."""
 CHANGING = tuple(name for name in COLUMNS if name not in (*FIXED, "number"))
 

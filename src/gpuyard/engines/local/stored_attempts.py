@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import stat
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +31,13 @@ def jobs_in(directory: Path) -> list[str]:
     return [job for job in found if number_of(job) != newest]
 
 
+def begun_after(directory: Path, newest: int) -> list[str]:
+    """The jobs with a larger number that have begun an attempt, in the order of their numbers."""
+    names = os.listdir(directory) if directory.exists() else []
+    later = [name for name in names if number_of(name) > newest and any(directory.glob(f"{name}/*/pid"))]
+    return sorted(later, key=lambda name: (number_of(name), name))
+
+
 def is_kept(directory: Path, job: str, attempt: int) -> bool:
     return (directory / job / str(attempt)).is_dir()
 
@@ -53,6 +61,9 @@ def remove_tree(root: Path) -> None:
     A directory in a directory is moved to the top first, so a few file descriptors do, and no path grows too long.
     """
     end = time.monotonic() + _LONGEST
+    if not stat.S_ISDIR(os.lstat(root).st_mode):  # somebody put a file or a link in its place
+        os.unlink(root)
+        return
     with _opened(str(root)) as top:
         os.fchmod(top, 0o700)
         moved = 0

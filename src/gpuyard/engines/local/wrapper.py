@@ -72,7 +72,7 @@ case $gpuyard_name in
 esac || gpuyard_line="$gpuyard_line $gpuyard_name"
 fi ;;
 esac
-{ printf '%s\n' "$gpuyard_line" >>"$gpuyard_dir/exit"; } 2>/dev/null
+[ -p "$gpuyard_dir/exit" ] || { printf '%s\n' "$gpuyard_line" >>"$gpuyard_dir/exit"; } 2>/dev/null
 exit "${gpuyard_line%% *}"
 """
 
@@ -104,6 +104,7 @@ _STEERING = re.compile(
     r"LD_.*|BASH.*|ENV|IFS|LINENO|OPTIND|PPID|PS4|SHELLOPTS|POSIXLY_CORRECT|GLIBC_TUNABLES|gpuyard_.*"
     r"|E?UID|GROUPS|S?RANDOM|SECONDS|EPOCH.*|DIRSTACK|FUNCNAME|HISTCMD"
 )
+_LARGEST = 2**16  # bytes of a claim or an exit code
 _BLOCK = 4096  # bytes, more than an exit code and a command's name need
 _EXIT = re.compile(rb"(\d+)(?: (.+))?\n", re.DOTALL)
 
@@ -336,9 +337,10 @@ def read_asked(folder: Path) -> float | None:
 
 def _read(path: Path) -> tuple[float, bytes] | None:
     try:
-        with open(path, "rb") as file:
-            return os.fstat(file.fileno()).st_mtime, file.read()
+        # a job may put anything in its way: a pipe that would keep us waiting, or a file of gigabytes
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb", 0) as file:
+            return os.fstat(file.fileno()).st_mtime, file.read(_LARGEST) or b""
     except OSError as error:
         if is_passing(error):
             raise EngineError(f"cannot read {path}: {error.strerror}") from error
-        return None  # there is none; a job may put anything in its way
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -314,9 +315,13 @@ class HealthRoutes:
     async def status(self) -> Response:
         """How the daemon does."""
         context, daemon, settings = self._context, self._context.daemon, self._context.settings
-        failing, url = daemon.failing, self._url()
-        facts = await context.look(context.commands.facts)
-        counts = await asyncio.to_thread(lambda: context.reader.counts())
+        url, facts = self._url(), await context.look(context.commands.facts)
+        try:
+            counts = await asyncio.to_thread(lambda: context.reader.counts())
+        except sqlite3.Error as error:  # of jobs that are over nothing can be told
+            counts = dict(Counter(view.state for view in list(daemon.store.open.values())))
+            await context.damage_behind(error)
+        failing = daemon.damage or daemon.failing
         gpus = dict(Counter(gpu["state"] for gpu in listed_gpus(daemon)))
         return reply(
             {
