@@ -127,5 +127,5 @@ def test_ids_go_on_after_a_restart(own_yard: Yard) -> None:
     own_yard.end()
     for name in ("gpuyard.db", "gpuyard.mark"):  # the directories of its tasks are all that is left
         (own_yard.data_dir / name).unlink()
-    own_yard.serve()
+    own_yard.serve("--accept-loss")
     assert own_yard.submit("--", "true") == str(int(id) + 1)

@@ -167,7 +167,7 @@ def test_one_script_may_run_in_several_directories(yard: Yard) -> None:
     ("line", "told"),
     [
         ("--array 0-3", "train.sh asks for --array, but a row is one job"),
-        ("--gpu-memory much", "train.sh, in its lines for gpuyard: 'much' is not a size"),
+        ("--gpu-memory much", "train.sh, in its lines for gpuyard: --gpu-memory: 'much' is not a size"),
     ],
 )
 def test_what_is_wrong_in_a_script_is_told_of_it(yard: Yard, line: str, told: str) -> None:
@@ -333,8 +333,8 @@ def test_minus_one_is_this_python_and_lines_of_the_script_count(yard: Yard) -> N
         (["a.csv", "b.csv"], "more than one file is given"),
         (["--num", "3"], "no file is given; write gpuyard batch commands.csv"),
         (["--param-file", "p.csv"], "there is no command to fill; put it after --"),
-        (["--param-file", "p.csv", "--gpu-memory", "{lr}", "--", "echo"], "p.csv:2: 1 bytes of a GPU's memory are"),
-        (["--param-file", "p.csv", "--time", "soon", "--", "echo", "{lr}"], "gpuyard: error: 'soon' is not"),
+        (["--param-file", "p.csv", "--gpu-memory", "{lr}", "--", "echo"], "p.csv:2: --gpu-memory: 1 bytes of a GPU's memory are"),
+        (["--param-file", "p.csv", "--time", "soon", "--", "echo", "{lr}"], "gpuyard: error: --time: 'soon' is not"),
         (["--param-file", "p.csv", "--", "echo", "{lrr}"], "nothing has the parameter lr in it, but there is {lrr}"),
         (["d.csv"], "d.csv:1, column 1 (Directory): there is no directory"),
         (["f.csv"], "f.csv:1, column 3 (Filename): there is no file tran.sh in"),

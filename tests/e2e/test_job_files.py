@@ -87,7 +87,7 @@ def test_jobs_of_one_file_with_one_name_are_all_followed(yard: Yard) -> None:
         ("- command: true\n  gpus: two\n", "jobs.yaml:2: gpus is a whole number of 1 or more, as in 1, not 'two'"),
         ("- command: true\n  hold: maybe\n", "jobs.yaml:2: hold is true or false"),
         ("- command: true\n  gpus: 1\n  gpus: 2\n", "jobs.yaml:3: 'gpus' is given twice"),
-        ("- command: 'true'\n- command: 'true'\n  time: soon\n", "jobs.yaml:2: 'soon' is not a duration"),
+        ("- command: 'true'\n- command: 'true'\n  time: soon\n", "jobs.yaml:2: --time: 'soon' is not a duration"),
         ("- command: [true\n", "jobs.yaml:2: this is not YAML"),
         ("- just words\n", "jobs.yaml:1: keys and values are expected"),
         ("job: []\n", "jobs.yaml:1: 'job' is neither jobs nor defaults"),

@@ -414,13 +414,11 @@ class Desk:
         socket.send_fds(connection, [frame(HELLO, json.dumps(wishes).encode())], passed)
 
     def _tell(self, message: bytes) -> bool:
-        if self.connection is None:
-            return False
-        try:
-            self.connection.sendall(message)
-        except OSError:
-            return False
-        return True
+        with suppress(OSError):
+            if self.connection is not None:
+                self.connection.sendall(message)
+                return True
+        return False
 
     @contextmanager
     def _typing(self) -> Iterator[None]:

@@ -123,10 +123,11 @@ def desk_of(client: Client) -> Iterator[Desk | None]:
 
 def _show(client: Client, job: str, desk: Desk | None) -> None:
     """Show the output: as it comes from the job; what it could not hand over, by the log."""
-    attempt, shown = client.job(job)["attempt"], None
+    attempt, shown = patiently(client.job, job, say=output.say)["attempt"], None
     if desk is not None:
         shown = desk.attend(lambda: patiently(client.job, job, say=output.say)["state"] not in OVER, write_frame)
-    for data in output_of(log_of(client, job), job, shown or 0, say=output.say, seen=attempt):
+    log = patiently(log_of, client, job, say=output.say)
+    for data in output_of(log, job, shown or 0, say=output.say, seen=attempt):
         write(data)
 
 

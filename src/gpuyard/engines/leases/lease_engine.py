@@ -191,10 +191,11 @@ class LeaseEngine:
         """The lease of a process: that of an ancestor, or of the leader of its session; on a GPU: one for that GPU.
 
         What a script left on a GPU that it gave back is no longer ours, unless it waits for GPUs again: it would wait
-        for itself. If a lease without a process has the GPU, all processes on it belong to that lease.
+        for itself. If a lease without a process has the GPU, all processes on it belong to that lease. For any thread.
         """
-        held = [lease for lease in self._leases.values() if lease.attempt and gpu in (None, *lease.terms.gpus)]
-        waiting = (lease for lease in self._leases.values() if not lease.attempt)
+        leases = list(self._leases.values())  # in one step: others may ask while leases come and go
+        held = [lease for lease in leases if lease.attempt and gpu in (None, *lease.terms.gpus)]
+        waiting = (lease for lease in leases if not lease.attempt)
         own = [lease for lease in waiting if lease.terms.holder and lease.terms.holder.pid == pid]
         holders = {lease.terms.holder.pid: lease for lease in (*own, *held) if lease.terms.holder}
         process = processes.look(pid) if holders else None

@@ -367,7 +367,8 @@ class LocalEngine:
         """
         if not self._adopts:
             return {}
-        able = [run.suspect() for run in self._runs.values() if run.ours and not run.cgroup]
+        runs = list(self._runs.values())  # in one step: any thread may ask for an owner
+        able = [run.suspect() for run in runs if run.ours and not run.cgroup]
         return processes.strays(os.getpid(), able, self._shows)
 
     def _take_census(self, runs: Sequence[LocalAttempt], now: float) -> list[tuple[LocalAttempt, list[int]]]:
