@@ -333,7 +333,7 @@ def test_minus_one_is_this_python_and_lines_of_the_script_count(yard: Yard) -> N
         (["a.csv", "b.csv"], "more than one file is given"),
         (["--num", "3"], "no file is given; write gpuyard batch commands.csv"),
         (["--param-file", "p.csv"], "there is no command to fill; put it after --"),
-        (["--param-file", "p.csv", "--gpu-memory", "{lr}", "--", "echo"], "p.csv:2: --gpu-memory: 1 bytes of a GPU's memory are"),
+        (["--param-file", "p.csv", "--gpu-memory", "{lr}", "--", "echo"], "p.csv:2: --gpu-memory: 1 bytes"),
         (["--param-file", "p.csv", "--time", "soon", "--", "echo", "{lr}"], "gpuyard: error: --time: 'soon' is not"),
         (["--param-file", "p.csv", "--", "echo", "{lrr}"], "nothing has the parameter lr in it, but there is {lrr}"),
         (["d.csv"], "d.csv:1, column 1 (Directory): there is no directory"),
