@@ -77,6 +77,7 @@ class Yard:
         self.daemon: subprocess.Popen[bytes] | Hatched | None = None
         self._gpus: tuple[str, ...] = ("--simulate-gpus", "4x16G")
         self.forks = True  # whether daemons may be forked from a nest; not where their command line matters
+        self.started_by: tuple[str, ...] = ()  # a command that starts the daemon's, with a limit for example
         self.client = Client(data_dir=data_dir)
         outside = {name: value for name, value in os.environ.items() if not name.startswith("GPUYARD_")}
         self.environment = outside | {
@@ -131,10 +132,10 @@ class Yard:
         """Start the daemon, and wait until it answers."""
         words = ["serve", *self._gpus, *arguments]
         with (self.data_dir / "daemon.log").open("ab") as log:
-            if self.forks and nest.fits(self.environment):
+            if self.forks and not self.started_by and nest.fits(self.environment):
                 self.daemon = nest.hatch(words, self.cwd, self.environment, log)
             else:
-                command = [sys.executable, "-m", "gpuyard", *words]
+                command = [*self.started_by, sys.executable, "-m", "gpuyard", *words]
                 self.daemon = subprocess.Popen(
                     command, cwd=self.cwd, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )

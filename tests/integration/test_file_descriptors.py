@@ -79,13 +79,9 @@ def test_without_file_descriptors_nobody_is_unknown_and_no_claim_is_missing(tmp_
 
 def test_a_daemon_with_few_files_runs_more_jobs_than_it_has_files_and_answers(tmp_path: Path) -> None:
     with opened(tmp_path) as yard, contextlib.ExitStack() as stack:
-        yard.forks = False
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (FEW, limits[1]))  # the soft one: it is raised at the start
-        try:
-            yard.serve("--simulate-gpus", f"{FEW}x16G")
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        yard.started_by = ("prlimit", f"--nofile={FEW}:")  # the soft limit: it is raised at the start
+        yard.serve("--simulate-gpus", f"{FEW}x16G")
         pid = yard.client.status()["pid"]
         assert resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] == limits[1], "raised to the hard limit"
         assert _printed(yard, "ulimit -Sn") == f"{limits[0]}\n", "jobs have their submitter's"

@@ -75,10 +75,14 @@ def test_untrained_placer_is_best_fit(episode_set: EpisodeSet) -> None:
 
 
 def test_a_short_training_beats_best_fit(episode_set: EpisodeSet) -> None:
-    """On episodes that it was not trained on; and the same seed finds the same weights."""
-    placer = train(seed=3, generations=12, population=12, episodes=48)
+    """On episodes that it was not trained on; by about 1.0 whatever the seed and the machine's rounding are."""
+    placer = train(seed=3, generations=20, population=16, episodes=48)
     assert score(episode_set, "learned", placer.weights).makespan < score(episode_set, "best-fit").makespan - 0.5
-    assert np.array_equal(placer.weights, train(seed=3, generations=12, population=12, episodes=48).weights)
+
+
+def test_the_same_seed_finds_the_same_weights() -> None:
+    first, second = (train(seed=3, generations=3, population=6, episodes=12).weights for _ in range(2))
+    assert np.array_equal(first, second)
 
 
 def _episode(*tasks: tuple[int, int, int, int], gpus: int = 2) -> Episode:
