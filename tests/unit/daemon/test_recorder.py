@@ -151,6 +151,7 @@ def test_energy_is_counted_from_the_beginning_to_the_end(tmp_path: Path) -> None
     for _ in range(2):  # what is written may have to be written again
         ended = measures.take("1", 1, 100.0, 201.0)
         assert ended["energy_wh"] == pytest.approx((1100 + 3000 + 300) / 3600, abs=1e-6)
+    assert measures.take("1", 1, 100.0, 199.0)["energy_wh"] == pytest.approx((1100 + 3000 - 300) / 3600, abs=1e-6)
     assert measures.take("2", 1, 100.0, 101.0)["energy_wh"] is None
 
 

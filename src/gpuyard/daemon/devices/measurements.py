@@ -108,6 +108,7 @@ class _Tally:
         return grew
 
     def measure(self, at: float) -> Measure:
+        after = (self.watts or 0.0) * max(0.0, self.drawn - at)  # joules: the last look may come after the end
         return Measure(
             self.attempt,
             self.peak,
@@ -119,7 +120,7 @@ class _Tally:
             self.alone,
             round(max(0.0, at - max(self.rose, self.began)), 3),
             self.current,
-            None if self.joules is None else round(self.joules / 3600, 6),
+            None if self.joules is None else round(max(0.0, self.joules - after) / 3600, 6),
         )
 
 
@@ -158,8 +159,7 @@ class Measures:
             tally = self._tallies.get(job)
             if tally is None:
                 return None
-            looked = tally.last if tally.samples else tally.drawn  # an attempt of unknown memory has run as well
-            return tally.measure(max(looked, tally.began))
+            return tally.measure(max(tally.last, tally.drawn, tally.began))
 
     def busy(self, job: str) -> tuple[float, int] | None:
         """Percent that a job kept its GPUs busy, summed over looks, and the number of looks."""
