@@ -56,6 +56,7 @@ def two(own_yard: Yard) -> Iterator[Yard]:
     own_yard.clear()
 
 
+@pytest.mark.slow
 def test_a_network_grows_with_the_gpu_that_another_job_leaves(two: Yard, tmp_path: Path) -> None:
     adapt = (sys.executable, "-m", "gpuyard", "adapt", "run", "job.toml", "--out", str(tmp_path / "run"))
     other = two.submit("--", "sleep", "1")
@@ -72,6 +73,7 @@ def test_a_network_grows_with_the_gpu_that_another_job_leaves(two: Yard, tmp_pat
     assert "deepen 1 (136 to 292 parameters): growing at 1 makes a step" in told
 
 
+@pytest.mark.slow
 def test_each_piece_of_a_recording_is_a_job(two: Yard) -> None:
     done = two("adapt", "record", "record.toml", "--seeds", "1", "--out", "out.jsonl", "--json")
     assert json.loads(done.out)["rows"] == 2

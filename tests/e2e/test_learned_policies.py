@@ -158,6 +158,7 @@ def test_a_forced_policy_comes_up_again_and_one_that_is_gone_does_not_keep_the_d
     assert served.client.status()["warnings"] == []
 
 
+@pytest.mark.slow
 def test_a_configured_policy_needs_its_gate_unless_it_is_forced(own_yard: Yard) -> None:
     file = own_yard.cwd / "p.json"
     save(file, FAILED)

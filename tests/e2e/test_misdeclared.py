@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, cast
 
+import pytest
 from tests.yard import Yard, until
 
 GIB, MIB = 2**30, 2**20
@@ -41,6 +42,7 @@ def _job(dice: random.Random) -> tuple[bool, dict[str, Any]]:
     return honest, wishes
 
 
+@pytest.mark.slow
 def test_the_honest_finish_at_their_first_attempt_and_liars_are_resized(own_yard: Yard) -> None:
     yard, dice = own_yard, random.Random(SEED)
     yard.serve()

@@ -33,6 +33,7 @@ def box(tmp_path: Path, fake_nvml: FakeNvml) -> Iterator[Box]:
         yield found
 
 
+@pytest.mark.slow
 def test_clients_of_watchmen(box: Box) -> None:
     box.nvml.set(2, mem_used=9 * GIB, util=97, procs={1: 9 * GIB})
     box.serve()
@@ -119,6 +120,7 @@ def _check_listed(box: Box, work: dict[str, Any]) -> None:
     assert "GPU" in work["c2"]["msg"]
 
 
+@pytest.mark.slow
 def test_a_restart_in_between_is_not_noticed(box: Box) -> None:
     box.serve()
     holder = box.client("holder", [0])

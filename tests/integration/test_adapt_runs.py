@@ -73,6 +73,7 @@ def weights(folder: Path) -> Any:
     return torch.load(folder / "network.pt", weights_only=True)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_told_to_end_goes_on_to_the_same_bits(place: Path) -> None:
     whole = json.loads(gpuyard(place, "run", "job.toml", "--out", "whole", "--json")[0])
     assert whole["parameters_before"] < whole["parameters"]
@@ -138,6 +139,7 @@ def test_mistakes_are_told(place: Path, monkeypatch: pytest.MonkeyPatch, words: 
         typer.main.get_command(app).main(list(words), standalone_mode=False)
 
 
+@pytest.mark.slow
 def test_recording_by_two_processes_is_the_same_as_by_one(place: Path) -> None:
     text = JOB.replace("400", "24") + "environments = { decisions = 2 }\n"
     (place / "job.toml").write_text(text)
