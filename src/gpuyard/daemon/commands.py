@@ -1,4 +1,4 @@
-"""Requests with an Idempotency-Key: done once, and answered the same again."""
+"""What users ask of the queue: requests with a key, previews of policies, changes of jobs, explanations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gpuyard.daemon.context import Context, Steps, at_once
 from gpuyard.daemon.devices.gpu_shares import fitted_share, permanent_refusal
 from gpuyard.daemon.jobs.estimates import Estimates
 from gpuyard.daemon.jobs.intake import BatchOptions, Intake, IntakeResult, JobRequest, NewJobs
-from gpuyard.daemon.jobs.outcomes import Outcomes
+from gpuyard.daemon.jobs.outcomes import ENDED, Outcomes
 from gpuyard.daemon.jobs.progress_reader import Expected
 from gpuyard.daemon.jobs.stops import REQUEUED, Stops
 from gpuyard.daemon.planning import TRIAL, Planning, failure_of, in_time
@@ -460,15 +460,7 @@ def _instants(ends: Mapping[str, Expected]) -> dict[str, float]:
 
 
 def over(job: str, state: str) -> NotNow:
-    return NotNow(f"job {job} is over: it has {_ENDED.get(state, str(state))}")
-
-
-_ENDED: dict[str, str] = {
-    Phase.CANCELLED: "been cancelled",
-    Phase.TIMEOUT: "run out of time",
-    Phase.OOM: "run out of GPU memory",
-    Phase.INTERRUPTED: "been interrupted",
-}
+    return NotNow(f"job {job} is over: it {ENDED.get(Phase(state), state)}")
 
 
 def _without(job: str, after: tuple[str, ...]) -> tuple[str, ...]:
