@@ -95,7 +95,7 @@ def test_others_are_answered_between_the_slices_of_a_long_submit(place: Busy) ->
     assert place.states()["held"] == COUNT
 
 
-@pytest.mark.parametrize("kind", ["cancel", "hold", "release", "edit"])
+@pytest.mark.parametrize("kind", ["cancel", "hold", "release", "requeue", "edit"])
 def test_others_are_answered_between_the_slices_of_a_long_change(full_queue: Busy, kind: str) -> None:
     how = {"changes": {"priority": 3.0}} if kind == "edit" else {}
     answer = full_queue.start(full_queue.change(kind, **how), turns=3)
