@@ -180,7 +180,7 @@ def test_progress_can_be_told_from_afar(far: Far) -> None:
         far.client.report_progress(id, 1, 0)
     far.client.cancel(id, 0)
     far.client.wait(id, PATIENCE)
-    with pytest.raises(Refused, match=f"job {id} is over: it has been cancelled"):
+    with pytest.raises(Refused, match=f"job {id} is over: it was cancelled"):
         far.client.report_progress(id, 2, 4)
 
 

@@ -342,3 +342,17 @@ def test_on_a_shared_machine_each_is_told_as_themselves(a: Desk, b: Desk, hook: 
     assert a.cli("notify", "list").out.count("***") == 2
     for desk in (a, b):
         desk.ask(lambda client: [client.unsubscribe(one["id"]) for one in client.subscriptions()])
+
+
+def test_notifications_that_cannot_be_had_are_told(own_yard: Yard) -> None:
+    own_yard.serve()
+    own_yard.end()
+    for ending in ("-wal", "-shm"):
+        (own_yard.data_dir / f"notices.db{ending}").unlink(missing_ok=True)
+    (own_yard.data_dir / "notices.db").write_bytes(b"garbage" * 1000)
+    own_yard.serve()
+    (told,) = [one for one in own_yard.client.status()["threads"] if one["state"] != "ok"]
+    assert told == {"name": "notices", "state": "dead", "problem": "file is not a database"}
+    found = {one["check"]: one for one in json.loads(own_yard("doctor", "--json").out)}
+    assert found["threads"]["state"] == "warn"
+    assert found["notifications"]["found"] == "there are no notifications now: file is not a database"

@@ -254,7 +254,9 @@ def notifications(patient: Installation) -> Finding | None:
         return None
     try:
         failed = patient.client.notifications(failed=True, all=True, limit=100)
-    except Refused:  # only admins see everybody's
+    except Refused as error:  # only admins see everybody's
+        if error.status != 403:
+            return bad(check, str(error), "gpuyard down, move notices.db away, gpuyard up, and subscribe anew")
         failed = patient.client.notifications(failed=True, limit=100)
     matter = [one for one in failed if one["event"] != TEST and one["error"] != REMOVED]
     recent = [one for one in matter if one["state"] == "waiting" or _is_recent(one["ended_at"])]

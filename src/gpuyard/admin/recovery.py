@@ -11,7 +11,6 @@ would wait again since the rest of its story is lost, is cancelled: whether it h
 
 from __future__ import annotations
 
-import hashlib
 import json
 import mmap
 import os
@@ -32,7 +31,7 @@ from gpuyard.core.transitions import apply
 from gpuyard.daemon.jobs.outcomes import UNKNOWN
 from gpuyard.daemon.store import views
 from gpuyard.daemon.store.database import BESIDE, NONSENSE, VERSION, HighWater, open_store, set_aside
-from gpuyard.daemon.store.log import Store
+from gpuyard.daemon.store.log import Store, key_of
 from gpuyard.daemon.store.records import Record, Row, decode, encode
 from gpuyard.daemon.store.views import JobView, fold_view
 from gpuyard.errors import GpuyardError, UserError
@@ -74,7 +73,7 @@ def recover(settings: Settings) -> Recovered:
 def _recover(settings: Settings, draft: Path) -> Recovered:
     database, expected = settings.database, HighWater(settings.database).read().last
     rows = Pages(database).rows()
-    shared = {key: content for key, content in rows["environments"] if _hash(content) == key}
+    shared = {key: content for key, content in rows["environments"] if key_of(content) == key}
     with closing(open_store(draft)) as target:
         columns = [name for _, name, *_ in target.execute("PRAGMA table_info(jobs)")]
     found, over = _events(rows["events"], expected), _over(rows["jobs"], columns, shared)
@@ -129,10 +128,6 @@ def _insert(target: sqlite3.Connection, table: str, rows: Sequence[Sequence[Any]
 # -- which rows make sense -----------------------------------------------------------------------------
 
 
-def _hash(content: Any) -> str:
-    return hashlib.sha256(str(content).encode()).hexdigest()[:32]
-
-
 def _is_json(text: Any) -> bool:
     with suppress(*_NONSENSE):
         json.loads(text)
@@ -162,7 +157,7 @@ def _over(rows: Sequence[Sequence[Any]], columns: list[str], shared: Mapping[str
             if key not in shared and key:  # what it did is known, not what it was
                 work = {name: value for name, value in view.work.items() if name != "shared"}
                 view = replace(view, work={"command": [UNKNOWN], "directory": "/", **work})
-            if view.over:
+            if view.over and Phase(view.state).over:
                 found.setdefault(view.id, view)
     return found
 

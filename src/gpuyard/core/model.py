@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import filterfalse
 
 from gpuyard.errors import UserError
 
@@ -31,9 +32,10 @@ class Phase(StrEnum):
 
     @property
     def over(self) -> bool:
-        return self not in (Phase.QUEUED, Phase.HELD, Phase.PLACED, Phase.RUNNING)
+        return self not in _OPEN
 
 
+_OPEN = (Phase.QUEUED, Phase.HELD, Phase.PLACED, Phase.RUNNING)
 _AFTER = re.compile(r"(ok|notok|any|begun):.")
 
 
@@ -92,7 +94,7 @@ class Request:
             or (self.at_most < 0 and f"an array runs at most so many tasks at once, 1 or more, not {self.at_most}")
             or (bool(self.parts) and sum(self.parts) != self.gpus and "the parts of a job must have all of its GPUs")
             or (list(self.parts) != sorted(self.parts, reverse=True) and "the parts of a job go by size, largest first")
-            or next((f"'{a}' is not ok:, notok:, any: or begun:JOB" for a in self.after if not _AFTER.match(a)), "")
+            or next((f"'{a}' is not ok:, notok:, any: or begun:JOB" for a in filterfalse(_AFTER.match, self.after)), "")
         )
         if problem:
             raise UserError(problem)

@@ -1,4 +1,4 @@
-"""Requests with an Idempotency-Key: done once, and answered the same again."""
+"""What users ask of the queue: requests with a key, previews of policies, changes of jobs, explanations."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from gpuyard.core.state import State
 from gpuyard.daemon.context import Context, Steps, at_once
 from gpuyard.daemon.devices.gpu_shares import fitted_share, permanent_refusal
 from gpuyard.daemon.jobs.estimates import Estimates
-from gpuyard.daemon.jobs.intake import BatchOptions, Intake, IntakeResult, JobRequest, NewJobs
-from gpuyard.daemon.jobs.outcomes import Outcomes
+from gpuyard.daemon.jobs.intake import Intake, JobRequest, NewJobs
+from gpuyard.daemon.jobs.outcomes import ENDED, Outcomes
 from gpuyard.daemon.jobs.progress_reader import Expected
 from gpuyard.daemon.jobs.stops import REQUEUED, Stops
 from gpuyard.daemon.planning import TRIAL, Planning, failure_of, in_time
@@ -226,6 +226,7 @@ class Commands:
         self._context, self._planning, self._estimates = context, planning, estimates
         self._stops, self._outcomes = stops, outcomes
         self._intake = Intake(context, planning, estimates)
+        self.submitting, self.submitting_batch = self._intake.take, self._intake.take_batch  # a slice a turn
         self._previews = Previews(context, planning)
         self._reasons: dict[str, Reason] = {}
         self._reasons_of: tuple[State, int, float] | None = None
@@ -238,20 +239,6 @@ class Commands:
     def submit_all(self, wanted: Sequence[JobRequest]) -> list[str]:
         """Accept jobs, or none of them; returns the id of each, or of its array."""
         return at_once(self.submitting(wanted, list))
-
-    def submitting(self, wanted: Sequence[JobRequest], answer: Callable[[list[str]], T]) -> Steps[T]:
-        """The same, a slice a turn, with an answer made of the ids."""
-        return self._intake.take(wanted, answer)
-
-    def submitting_batch(
-        self,
-        wanted: Sequence[JobRequest],
-        how: BatchOptions,
-        refusals: Sequence[tuple[int, str]],
-        answer: Callable[[IntakeResult], T],
-    ) -> Steps[T]:
-        """Accept the rows that can run here as a batch; `refusals` are rows that were refused before."""
-        return self._intake.take_batch(wanted, how, refusals, answer)
 
     def resume_submits(self, entries: Sequence[Mapping[str, Any]], intent: int, done: int) -> Steps[None]:
         """Go on with a submit that was written down."""
@@ -460,15 +447,7 @@ def _instants(ends: Mapping[str, Expected]) -> dict[str, float]:
 
 
 def over(job: str, state: str) -> NotNow:
-    return NotNow(f"job {job} is over: it has {_ENDED.get(state, str(state))}")
-
-
-_ENDED: dict[str, str] = {
-    Phase.CANCELLED: "been cancelled",
-    Phase.TIMEOUT: "run out of time",
-    Phase.OOM: "run out of GPU memory",
-    Phase.INTERRUPTED: "been interrupted",
-}
+    return NotNow(f"job {job} is over: it {ENDED.get(Phase(state), state)}")
 
 
 def _without(job: str, after: tuple[str, ...]) -> tuple[str, ...]:

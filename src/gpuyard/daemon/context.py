@@ -292,6 +292,18 @@ class BackgroundThread(ABC):
         """Do what there is to do; returns the seconds until the next step, None: until somebody sets `_wake`."""
 
 
+class Absent(BackgroundThread):
+    """One that could not be made."""
+
+    state = property(lambda self: "dead")
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(name)
+        self.problem = problem
+
+    def _step(self) -> None: ...
+
+
 class Context:
     """The daemon as its parts see it. Only the loop's thread may change it."""
 

@@ -26,7 +26,7 @@ from gpuyard import __version__
 from gpuyard.config import NO_PORT, PORT, Settings
 from gpuyard.daemon.background.dcgm import JobMapping
 from gpuyard.daemon.background.retention import SMALL, MemoryTrimmer, Retention, StoreWatch
-from gpuyard.daemon.context import BackgroundThread
+from gpuyard.daemon.context import Absent, BackgroundThread
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.devices.simulation import SimulatedLoad
 from gpuyard.daemon.loop import Daemon
@@ -206,12 +206,12 @@ def _background_threads(daemon: Daemon, server: Server) -> list[BackgroundThread
         server.recorder,
         JobMapping(daemon.context, settings.dcgm_job_mapping),
     ]
-    notifications = server.notifications.open(server.url)
-    if notifications is None:
+    others: list[BackgroundThread | NotificationService] = [*threads]
+    if (notifications := server.notifications.open(server.url)) is None:
         log.error("nobody is told of their jobs: %s", server.notifications.problem)
-        return list(threads)
+        threads.append(Absent("notices", server.notifications.problem))
+        return others
     daemon.listeners.append(notifications.dispatcher.committed)
-    others = list(threads)
     threads.append(notifications.dispatcher)
     return [*others, notifications]
 

@@ -17,7 +17,7 @@ from gpuyard.daemon.commands import Idempotency, KeyedRequest, NotNow
 from gpuyard.daemon.jobs.bulk import Chosen
 from gpuyard.daemon.jobs.intake import MANY, BatchOptions, JobRequest
 from gpuyard.daemon.limits import Limits
-from gpuyard.daemon.store.reader import Reader
+from gpuyard.daemon.store.reader import EventFilter, Queries, Reader
 from gpuyard.engines.base import EngineError
 from gpuyard.errors import UserError
 from gpuyard.server.routes.submissions import Changes
@@ -95,7 +95,7 @@ def test_others_are_answered_between_the_slices_of_a_long_submit(place: Busy) ->
     assert place.states()["held"] == COUNT
 
 
-@pytest.mark.parametrize("kind", ["cancel", "hold", "release", "edit"])
+@pytest.mark.parametrize("kind", ["cancel", "hold", "release", "requeue", "edit"])
 def test_others_are_answered_between_the_slices_of_a_long_change(full_queue: Busy, kind: str) -> None:
     how = {"changes": {"priority": 3.0}} if kind == "edit" else {}
     answer = full_queue.start(full_queue.change(kind, **how), turns=3)
@@ -324,3 +324,57 @@ def test_jobs_that_are_still_to_be_recorded_count(place: Busy) -> None:
     place.finish()
     submitted = [record for _, record in place.store.records() if isinstance(record.event, Submitted)]
     assert len(submitted) == COUNT
+
+
+def test_what_follows_an_array_reads_nothing_of_tasks_that_wait(full_queue: Busy) -> None:
+    read: list[str] = []
+    full_queue.store._connection.set_trace_callback(read.append)
+    follower = JobRequest(Work(("true",), "/"), ANN, {}, True, "afterok:1")
+    assert full_queue.finish(full_queue.start(lambda: full_queue.desk.submitting([follower], list))) == ["2"]
+    assert len(full_queue.store.open["2"].work["after"]) == COUNT
+    assert not [one for one in read if "FROM jobs WHERE array" in one]
+
+
+def test_what_asks_for_an_array_reads_no_other_jobs(full_queue: Busy) -> None:
+    reader, store = Reader(full_queue.database), full_queue.store
+    looks: list[tuple[Queries, Callable[[], Any]]] = [
+        (store, lambda: store.standing(array="1")),
+        (store, lambda: store.ended("1")),
+        (reader, lambda: reader.jobs(over=None, wanted={"array": "1"}, limit=1)),
+        (reader, lambda: reader.tasks("1")),
+        (reader, lambda: reader.ids("1")),
+        (reader, lambda: list(reader.happened(0, 9, EventFilter("1"), 9))),
+    ]
+    with sqlite3.connect(full_queue.database) as other:
+        for asked, look in looks:
+            said: list[str] = []
+            asked._connection.set_trace_callback(said.append)
+            look()
+            asked._connection.set_trace_callback(None)
+            plan = [row[-1] for row in other.execute(f"EXPLAIN QUERY PLAN {said[0]}")]
+            assert any("SEARCH jobs USING" in step and "jobs_by_array" in step for step in plan), (said, plan)
+    other.close()
+    reader.close()
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_tasks_that_are_over_count_for_what_follows_an_array(full_queue: Busy, compacted: bool) -> None:
+    full_queue.finish(full_queue.start(lambda: full_queue.yard.bulk.change("cancel", Chosen.of(["1_3", "1_4"]))))
+    if compacted:
+        full_queue.store.keep(full_queue.yard.state)
+        full_queue.die()
+        assert "1_3" not in full_queue.yard.state.row_of
+
+    def follow(dependency: str) -> tuple[str, ...]:
+        follower = JobRequest(Work(("true",), "/"), ANN, {}, True, dependency)
+        (id,) = full_queue.finish(full_queue.start(lambda: full_queue.desk.submitting([follower], list)))
+        return tuple(full_queue.store.open[id].work.get("after", ()))
+
+    for whole in ("afterok:1", "afterok:1_[2-5]", "afterok:sweep"):
+        with pytest.raises(UserError, match="job 1_3 was cancelled, so a job that is to follow it"):
+            follow(whole)
+    assert len(follow("afterany:1")) == COUNT - 2
+    assert follow("afternotok:1_[2-5]") == ("notok:1_2", "notok:1_5")
+    assert follow("afterany:1_[3-4]") == ()
+    with pytest.raises(UserError, match="there is no job 7 to follow"):
+        follow("afterok:7")

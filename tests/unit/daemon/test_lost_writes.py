@@ -260,12 +260,28 @@ def test_recovery_keeps_tasks_with_what_they_share_and_long_requests(place: Sett
     saved.close()
 
 
-def test_rows_that_make_no_sense_are_damage(place: Settings) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE events SET data = '{' WHERE seq = 2",
+        "UPDATE jobs SET measured = CAST(X'7B2270656100FF' AS TEXT) WHERE number = 2",
+    ],
+)
+def test_rows_that_make_no_sense_are_damage(place: Settings, damage: str) -> None:
     store = Store(place.database)
     assert integrity(place.database, thorough=False) == ""
-    store._connection.execute("UPDATE events SET data = '{' WHERE seq = 2")
+    store._connection.execute(damage)
     assert "1 rows of events or jobs cannot be read" in StoreWatch(store, print).check()
     store.close()
+
+
+def test_a_job_in_a_state_that_there_is_not_is_not_recovered(place: Settings) -> None:
+    with closing(sqlite3.connect(place.database)) as connection, connection:
+        connection.execute("UPDATE jobs SET state = 'failgd' WHERE number IN (3, 4)")
+        connection.execute("DELETE FROM events WHERE job = '4'")
+    recovery.recover(place)
+    after = jobs_of(place.database)
+    assert (after["3"].state, "4" in after) == ("failed", False)
 
 
 def test_an_upgrade_is_logged_and_keeps_a_copy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

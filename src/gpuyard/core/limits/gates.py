@@ -175,7 +175,10 @@ def in_week(state: State, user: int, now: float) -> float:
 def set_dependencies(state: State, row: int, after: Iterable[str]) -> None:
     """Make a row wait for jobs, in place of those it waited for so far; what has happened already counts as done."""
     state.doomed.pop(row, None)
-    left = {still: None for dependency in after for still in _left_of(state, row, dependency)}
+    if row in state.handed:
+        left = {still: None for dependency in after for still in _left_of(state, row, dependency)}
+    else:  # most have none, and a job may follow a whole array
+        left = {dependency: None for dependency in after if _is_ahead(state, dependency)}
     if left:
         state.after[row] = left
         _remember(state, row, left)
@@ -239,9 +242,7 @@ def _remember(state: State, row: int, dependencies: Iterable[str]) -> None:
 def _is_ahead(state: State, dependency: str) -> bool:
     how, _, job = dependency.partition(":")
     row = state.row_of.get(job)
-    if row is None or state.phase[row].over:
-        return False
-    return how != "begun" or not _has_begun(state, row)
+    return row is not None and not state.phase[row].over and (how != "begun" or not _has_begun(state, row))
 
 
 def _has_begun(state: State, row: int) -> bool:

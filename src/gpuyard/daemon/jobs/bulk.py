@@ -20,7 +20,7 @@ from gpuyard.spec.notation import folded, some_of, task_id
 
 log = logging.getLogger("gpuyard")
 _MOST_BYTES = 2**26  # what an edit may say of all jobs together: each keeps it for itself
-CANCEL, HOLD, RELEASE, EDIT = "cancel", "hold", "release", "edit"
+CANCEL, HOLD, RELEASE, REQUEUE, EDIT = "cancel", "hold", "release", "requeue", "edit"
 ReadEdit = Callable[[Mapping[str, Any]], Edit]
 
 
@@ -50,7 +50,7 @@ def _ids(words: Iterable[str]) -> Iterator[str]:
 
 
 class BulkChanges:
-    """Cancels, holds, releases and edits many jobs. For the loop's thread."""
+    """Cancels, holds, releases, requeues and edits many jobs. For the loop's thread."""
 
     def __init__(self, context: Context, commands: Commands) -> None:
         self._context, self._commands = context, commands
@@ -113,6 +113,7 @@ class BulkChanges:
             CANCEL: lambda job: commands.cancel(job, how.get("grace"), how.get("by", "")),
             HOLD: commands.hold,
             RELEASE: commands.release,
+            REQUEUE: commands.requeue,
             EDIT: lambda job: commands.edit(job, edit) if edit else None,
         }
         act = acts[kind]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from gpuyard.core.events import Held, Submitted
 from gpuyard.core.limits.quotas import quota_of
 from gpuyard.core.model import Phase, Request, Rules
@@ -64,21 +66,35 @@ class Dependencies:
         return found
 
     def _with_id(self, job: str) -> list[tuple[str, Phase]]:
-        if job in self._context.state.row_of:
-            return [(job, self._phase(job, "queued"))]
-        return [(s.id, Phase(s.state)) for s in self._context.store.standing(id=job)]
+        state = self._context.state
+        row = state.row_of.get(job)
+        return self._context.store.standing(id=job) if row is None else [(job, state.phase[row])]
 
     def _of_array(self, array: str) -> list[tuple[str, Phase]]:
+        """The tasks that `12` or `12_[3-5]` names; of those that are long over, one of each state will do."""
+        if (some := some_of(array)) is None:
+            return self._tasks(array) if array.isdecimal() else []
+        wanted = {task_id(some[0], task) for task in some[1]}
+        found = {job: phase for job, phase in self._rows(some[0]) if job in wanted}
+        if len(found) < len(wanted):
+            written = reversed(self._context.store.standing(array=some[0]))
+            found = {job: phase for job, phase in written if job in wanted} | found
+        return list(found.items())
+
+    def _tasks(self, array: str) -> list[tuple[str, Phase]]:
+        found = self._rows(array)
+        first = next((job for job, phase in found if not phase.over), None)
+        if first and (self._context.work_json(first).get("tasks") or (0,))[0] == len(found):
+            return found  # all that there are
+        return self._context.store.ended(array) + found
+
+    def _rows(self, array: str) -> list[tuple[str, Phase]]:
+        """The tasks that the state knows, in their order: these are read quickly, and the others are over."""
         state = self._context.state
-        if (some := some_of(array)) is not None:
-            wanted = {task_id(some[0], task) for task in some[1]}
-            return [(job, phase) for job, phase in self._of_array(some[0]) if job in wanted]
-        if not array.isdecimal():
+        if (number := state.arrays.get(array)) is None:
             return []
-        written = [(s.id, self._phase(s.id, s.state)) for s in self._context.store.standing(array=array)]
-        written.sort(key=lambda task: int(task[0].partition("_")[2]))
-        fresh = [(job, self._phase(job, "queued")) for job, _, _ in self._unwritten() if job.startswith(f"{array}_")]
-        return written + [(job, phase) for job, phase in fresh if job in state.row_of]
+        rows = np.flatnonzero(state.table.array[: len(state.ids)] == number).tolist()
+        return [(state.ids[row], state.phase[row]) for row in rows]
 
     def _named(self, name: str, user: str) -> list[tuple[str, Phase]]:
         """The newest open job of a name, else the newest; if it is a task, all of its array."""
@@ -86,7 +102,7 @@ class Dependencies:
         if fresh:
             newest = fresh[-1]
         elif written := self._context.store.standing(1, name=name, user=user):
-            newest = written[0].id
+            newest = written[0][0]
         else:
             return []
         array, task, _ = newest.partition("_")
@@ -94,18 +110,14 @@ class Dependencies:
 
     def _all_named(self, name: str, user: str) -> list[tuple[str, Phase]]:
         fresh = [job for job, called, of in self._unwritten() if (called, of) == (name, user)]
-        written = [view.id for view in self._context.store.open.values() if (view.name, view.user) == (name, user)]
-        return [(job, self._phase(job, "queued")) for job in (*written, *fresh)]
+        written = [view.id for view in self._context.store.open.values() if view.name == name and view.user == user]
+        state = self._context.state
+        return [(job, state.phase[state.row_of[job]]) for job in (*written, *fresh)]
 
     def _unwritten(self) -> Iterator[tuple[str, str, str]]:
         for record in self._context.unwritten:
             if isinstance(record.event, Submitted):
                 yield record.event.job, record.details.get("work", {}).get("name", ""), record.event.request.user
-
-    def _phase(self, job: str, otherwise: str) -> Phase:
-        state = self._context.state
-        row = state.row_of.get(job)
-        return state.phase[row] if row is not None else Phase(otherwise)
 
 
 MOST_TASKS = 100_000  # jobs that one request may bring

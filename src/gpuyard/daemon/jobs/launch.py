@@ -1,4 +1,4 @@
-"""What tells a job that shares a GPU by memory how much of it is its own."""
+"""What the engine is told of an attempt: command, files, and variables for its share of memory, Slurm and grants."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ NONSENSE = (ValueError, LookupError, TypeError, AttributeError)
 """What becomes of values that we did not write, besides errors of SQLite's."""
 _NOT_UTF8 = "Could not decode to UTF-8"
 _UNREADABLE = """SELECT (SELECT count(*) FROM events WHERE data <> '' AND NOT json_valid(data))
-    + (SELECT count(*) FROM jobs WHERE NOT json_valid(work))"""
+    + (SELECT count(*) FROM jobs WHERE NOT json_valid(work) OR (measured <> '' AND NOT json_valid(measured)))"""
 _REACHED = """SELECT coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(number) FROM jobs), 0),
     coalesce((SELECT max(CAST(id AS INTEGER)) FROM jobs), 0)"""
 log = logging.getLogger("gpuyard")

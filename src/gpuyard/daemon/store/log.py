@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from gpuyard.core import checkpoint
 from gpuyard.core.checkpoint import compact
 from gpuyard.core.events import ClockSet, Edited, Opened, Submitted
-from gpuyard.core.model import Cluster, Request
+from gpuyard.core.model import Cluster, Phase, Request
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
 from gpuyard.daemon.store import reader, views
@@ -60,12 +60,6 @@ _UPDATE, _EDIT = (
     f"UPDATE jobs SET {', '.join(f'{name} = ?' for name in columns)} WHERE number = ?"
     for columns in (views.CHANGING, views.COLUMNS)
 )
-
-
-class JobStanding(NamedTuple):
-    id: str
-    state: str
-    array: str
 
 
 class Intent(NamedTuple):
@@ -345,14 +339,20 @@ class Store(Queries):
             raise UserError("its environment, or its script, is not kept any more; submit it anew")
         return str(found[0])
 
-    def standing(self, limit: int = -1, **wanted: str) -> list[JobStanding]:
+    def standing(self, limit: int = -1, **wanted: str) -> list[tuple[str, Phase]]:
         """State of the jobs with this id, of this array, or of this name and user: the open first, then the newest."""
-        where = " AND ".join(f"{name} = ?" for name in wanted)
+        where = " AND ".join(reader.OF_ARRAY if name == "array" else f"{name} = ?" for name in wanted)
         found = self._connection.execute(
-            f"SELECT id, state, array FROM jobs WHERE {where} ORDER BY ended IS NULL DESC, number DESC LIMIT ?",
+            f"SELECT id, state FROM jobs WHERE {where} ORDER BY ended IS NULL DESC, number DESC LIMIT ?",
             (*wanted.values(), limit),
         )
-        return [JobStanding(*row) for row in found]
+        return [(id, Phase(state)) for id, state in found]
+
+    def ended(self, array: str) -> list[tuple[str, Phase]]:
+        """Of the tasks of an array that are over, the first of each state."""
+        where = f"{reader.OF_ARRAY} AND ended IS NOT NULL GROUP BY state"
+        found = self._connection.execute(f"SELECT id, state, min(number) FROM jobs WHERE {where}", (array,))
+        return [(id, Phase(state)) for id, state, _ in found]
 
     def runs(self, job: str, attempt: int) -> bool:
         """Whether this attempt is on its GPUs. For any thread."""
@@ -414,7 +414,11 @@ def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[Sequence[
 def hashed(environment: Mapping[str, Any] | str) -> tuple[str, str]:
     kept = environment if isinstance(environment, str) else dict(sorted(environment.items()))
     content = json.dumps(kept, separators=(",", ":"))
-    return hashlib.sha256(content.encode()).hexdigest()[:32], content
+    return key_of(content), content
+
+
+def key_of(content: Any) -> str:
+    return hashlib.sha256(str(content).encode()).hexdigest()[:32]
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:

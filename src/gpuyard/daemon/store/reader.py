@@ -74,6 +74,7 @@ _DATA = """CASE WHEN instr(data, '"shared":') THEN coalesce((
     SELECT json_patch(json_object('details', json_object('work', json(content))), data) FROM environments
     WHERE hash = json_extract(data, '$.details.work.shared')), data) ELSE data END"""
 """An event with what its job shares with the other tasks of its array."""
+OF_ARRAY = "array = ? AND array <> ''"  # else SQLite reads all jobs that ever were: the index has no empty names
 _AT_ONCE = 500  # jobs that one question names
 
 
@@ -149,7 +150,7 @@ class Reader(Queries):
         behind: Cursor | None = None,
     ) -> list[JobView]:
         """Jobs that are over (the latest first), or not, or both (in the order of submission)."""
-        terms = [f"{name} = ?" for name in wanted]
+        terms = [OF_ARRAY if name == "array" else f"{name} = ?" for name in wanted]
         values = [*wanted.values()]
         if over is not None:
             terms.append(f"ended IS {'NOT NULL' if over else 'NULL'}")
@@ -174,12 +175,12 @@ class Reader(Queries):
 
     def tasks(self, array: str) -> dict[str, int]:
         return dict(
-            self._connection.execute("SELECT state, count(*) FROM jobs WHERE array = ? GROUP BY state", (array,))
+            self._connection.execute(f"SELECT state, count(*) FROM jobs WHERE {OF_ARRAY} GROUP BY state", (array,))
         )
 
     def ids(self, array: str) -> list[str]:
-        found = self._connection.execute("SELECT id FROM jobs WHERE array = ? ORDER BY number", (array,))
-        return [id for (id,) in found] if array else []
+        found = self._connection.execute(f"SELECT id FROM jobs WHERE {OF_ARRAY} ORDER BY number", (array,))
+        return [id for (id,) in found]
 
     def counts(self) -> dict[str, int]:
         return dict(self._connection.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
@@ -187,7 +188,7 @@ class Reader(Queries):
     def happened(self, after: int, until: int, wish: EventFilter, limit: int) -> Iterator[tuple[int, Row, str | None]]:
         terms, values = ["seq > ?", "seq <= ?"], list[Any]((after, until))
         if wish.job:
-            terms.append("events.job IN (SELECT ? UNION ALL SELECT id FROM jobs WHERE array = ? AND array <> '')")
+            terms.append(f"events.job IN (SELECT ? UNION ALL SELECT id FROM jobs WHERE {OF_ARRAY})")
             values += [wish.job, wish.job]
         if wish.kinds:
             terms.append(f"events.kind IN ({','.join('?' * len(wish.kinds))})")

@@ -1,8 +1,4 @@
-"""Energy of jobs: the power of their GPUs, look by look, added up.
-
-A GPU that several jobs share is split by how busy each keeps it, as long as that is known of all of them and any is
-busy at all; else evenly. What a GPU draws while nobody keeps it busy counts to those who have it.
-"""
+"""Views of jobs: what follows from their events, what they ran and asked for, and the energy that they took."""
 
 from __future__ import annotations
 
@@ -41,7 +37,7 @@ def split_power(
 ) -> dict[str, float | None]:
     """Watts of each job, by those of each GPU, and by percent of it that each job there keeps busy.
 
-    None where the power of one of its GPUs is not told.
+    If that is not known of all of them, or none is busy, they share evenly. None where the power of a GPU is not told.
     """
     found: dict[str, float | None] = {}
     for gpu, jobs in busy.items():

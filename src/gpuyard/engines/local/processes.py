@@ -179,7 +179,7 @@ def spare_files() -> int:
 
 
 def _is_there(pid: int) -> bool:
-    """Whether a process has this id, found out without opening a file."""
+    """Whether there is a process with this id, or one of the group `-pid`; found out without opening a file."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):  # no process has a number as large
@@ -365,13 +365,7 @@ def _children(parent: int) -> set[int]:
 
 
 def is_empty(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # a process is there, out of our reach
-        return False
-    return False
+    return not _is_there(-group)
 
 
 def everyone() -> dict[int, Process]:

@@ -16,7 +16,7 @@ from gpuyard.api.types import OVER
 from gpuyard.core.limits.loans import loans
 from gpuyard.core.reasons import Reason
 from gpuyard.daemon.commands import NotNow
-from gpuyard.daemon.jobs.bulk import CANCEL, EDIT, HOLD, RELEASE, Chosen
+from gpuyard.daemon.jobs.bulk import CANCEL, EDIT, HOLD, RELEASE, REQUEUE, Chosen
 from gpuyard.daemon.jobs.fingerprints import digest_of
 from gpuyard.daemon.jobs.intake import JobRequest
 from gpuyard.daemon.jobs.progress_reader import Expected, expected_end
@@ -211,14 +211,7 @@ class JobRoutes:
     )  # fmt: skip
     async def requeue(self, job: str) -> Response:
         """Ask a running job to end; it waits again then, and its next attempt has the same id."""
-        ids = await asyncio.to_thread(self._lookup.open_ids, job)
-
-        def requeue_all() -> None:
-            for id in ids:
-                self._context.commands.requeue(id)
-
-        await self._context.ask(requeue_all)
-        return await self._lookup.one(job)
+        return await self._change(REQUEUE, job)
 
     @Route(
         "GET /jobs/{job}/environment", "getEnvironment", "Read a job's environment", "Jobs",
