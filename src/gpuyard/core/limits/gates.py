@@ -63,6 +63,7 @@ class Gates:
         """Whether some of the starts, in this order, exceed a limit together; these may then not be chosen."""
         accepted: list[int] = []
         left = [room.left.copy() for room in self._rooms]
+        starts = [row for row in starts if self._state.phase[row] is Phase.QUEUED]  # who only moves has its room
         for row in starts:
             if all(left[n][room.account[row]] >= room.cost[row] for n, room in enumerate(self._rooms)):
                 accepted.append(row)
