@@ -1,0 +1,3 @@
+def forever(submit):
+    while True:
+        pass

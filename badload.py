@@ -1,0 +1,6 @@
+while True:
+    pass
+
+
+def x(submit):
+    return submit
