@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from datetime import datetime
@@ -114,6 +115,7 @@ def test_a_new_attempt_begins_anew(own_yard: Yard) -> None:
     work = own_yard.data_dir / "work" / "1"
     work.mkdir(parents=True, mode=0o700)
     (work / "progress").write_text("3/4\n")
+    os.utime(work / "progress", (1e9, 1e9))  # daemons of tests start so quickly that it could be of this attempt
     own_yard.serve()
     id = own_yard.submit("--", "sh", "-c", "while [ ! -e go ]; do sleep 0.02; done; echo progress 1/4; sleep 1000")
     assert id == "1"
