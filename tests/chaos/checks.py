@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from gpuyard.core.checkpoint import dump
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.reader import Reader
 from gpuyard.daemon.store.views import JobView
-from tests.chaos.harness import Stamp, exit_code
+from gpuyard.spec.notation import number_of
+from tests.chaos.harness import GPU_MEMORY, Stamp, exit_code
 
 
 def jobs_of(database: Path) -> dict[str, JobView]:
@@ -32,6 +33,8 @@ def check_all(database: Path, stamps: list[Stamp], acknowledged: Collection[str]
     check_starts(stamps)
     check_ends(jobs, stamps)
     check_gpus(jobs, stamps)
+    check_arrays(jobs, stamps)
+    check_dependencies(jobs, stamps)
     check_times(database)
     check_projections(database)
     return check_preempted(database, jobs, stamps)
@@ -58,17 +61,20 @@ def check_ends(jobs: dict[str, JobView], stamps: list[Stamp]) -> None:
     """Who ran to its end has the right exit code, and who has an exit code ran to its end."""
     ran = {(stamp.kind, stamp.job, stamp.attempt) for stamp in stamps}
     for view in jobs.values():
-        if view.state == "cancelled":
+        has = tuple((kind, view.id, view.attempt) in ran for kind in ("start", "stop"))
+        if view.kind == "lease":  # given up while it waited; else its holder gave it back, or was killed
+            assert view.state == "succeeded" or (view.state == "cancelled" and has == (False, False)), f"{view}, {has}"
+        if view.state == "cancelled" or view.kind == "lease":
             continue
         code = exit_code(view.id)
         wanted = ("failed" if code else "succeeded", code, True, True)
-        has = tuple((kind, view.id, view.attempt) in ran for kind in ("start", "stop"))
         assert (view.state, view.exit_code, *has) == wanted, f"job {view.id}: {view}, stamps {has}"
 
 
 def check_gpus(jobs: dict[str, JobView], stamps: list[Stamp]) -> None:
-    """Every job had the GPUs that the store says, and nobody else had them meanwhile, by the jobs' own stamps."""
-    holder: dict[int, str] = {}
+    """Every job had the GPUs that the store says, and nobody else had them meanwhile, or what was left of their memory,
+    by the jobs' own stamps."""
+    taken: defaultdict[int, dict[str, float]] = defaultdict(dict)
     ends = {(stamp.job, stamp.attempt) for stamp in stamps if stamp.kind == "stop"}
     for stamp in stamps:
         view = jobs[stamp.job]
@@ -76,11 +82,65 @@ def check_gpus(jobs: dict[str, JobView], stamps: list[Stamp]) -> None:
         assert view.attempt != stamp.attempt or waits_again or view.gpus == stamp.gpus, f"{view} ran on {stamp.gpus}"
         for gpu in stamp.gpus:
             if stamp.kind == "stop":
-                assert holder.pop(gpu, stamp.job) == stamp.job
-            else:
-                assert gpu not in holder, f"jobs {holder[gpu]} and {stamp.job} on GPU {gpu} at once"
-                if (stamp.job, stamp.attempt) in ends:  # else it was killed, and could not say when
-                    holder[gpu] = stamp.job
+                taken[gpu].pop(stamp.job, None)  # it may have been told to end before it could say that it had begun
+                continue
+            there = taken[gpu] | {stamp.job: float(view.work.get("gpu_memory") or GPU_MEMORY)}
+            assert sum(there.values()) <= GPU_MEMORY, f"jobs and their shares on GPU {gpu} at once: {there}"
+            if (stamp.job, stamp.attempt) in ends:  # else it was killed, and could not say when
+                taken[gpu] = there
+
+
+def check_arrays(jobs: dict[str, JobView], stamps: list[Stamp]) -> None:
+    """No array ran more tasks at once than it allows."""
+    running: defaultdict[str, set[str]] = defaultdict(set)
+    ends = {(stamp.job, stamp.attempt) for stamp in stamps if stamp.kind == "stop"}
+    for stamp in stamps:
+        view = jobs[stamp.job]
+        tasks = running[view.array]
+        if stamp.kind == "stop":
+            tasks.discard(stamp.job)
+        elif (stamp.job, stamp.attempt) in ends and (most := view.work.get("at_most")):
+            tasks.add(stamp.job)
+            assert len(tasks) <= most, f"tasks {tasks} at once, where {most} may"
+
+
+def check_dependencies(jobs: dict[str, JobView], stamps: list[Stamp]) -> None:
+    """Nobody began before those that it follows were over, and had ended as it wants."""
+    first, last = dict[str, float](), {stamp.job: stamp.at for stamp in stamps}
+    for stamp in stamps:
+        first.setdefault(stamp.job, stamp.at)
+    for view in jobs.values():
+        for how, _, other in (condition.partition(":") for condition in view.work.get("after", ())):
+            if view.id not in first or how == "begun":
+                continue
+            assert last.get(other, 0.0) <= first[view.id], f"job {view.id} began before job {other} was over"
+            state = jobs[other].state
+            assert how == "any" or (how == "ok") == (state == "succeeded"), f"{view.id} after{how} {other}: {state}"
+
+
+def check_tags(jobs: dict[str, JobView], tags: Mapping[str, int]) -> None:
+    """No request was taken twice: no more jobs have its tag than it asked for."""
+    found = Counter(tag for view in jobs.values() for tag in view.work.get("tags", ()))
+    twice = {tag: count for tag, count in found.items() if count > tags.get(tag, 0)}
+    assert not twice, f"taken more than once: {twice}"
+
+
+def check_cancelled_together(
+    database: Path, jobs: dict[str, JobView], many: Iterable[tuple[str, str, float]], slack: float = 0.5
+) -> None:
+    """Once the cancel of an array, or of all jobs of a name, was acknowledged, none of these began."""
+    connection = sqlite3.connect(database)
+    placed = connection.execute("SELECT job, max(at) FROM events WHERE kind = 'Placed' GROUP BY job").fetchall()
+    connection.close()
+    for what, newest, at in many:
+        for job, begun in placed:
+            view = jobs[job]
+            chosen = (
+                view.array == what
+                if not newest
+                else (view.name == what and view.kind == "job" and number_of(job) <= number_of(newest))
+            )
+            assert not chosen or begun < at + slack, f"job {job} began though all of {what} were cancelled"
 
 
 def check_preempted(database: Path, jobs: dict[str, JobView], stamps: list[Stamp]) -> int:

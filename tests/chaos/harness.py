@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -17,6 +18,7 @@ from tests.nest import Hatched, hatch
 
 SOURCES = Path(gpuyard.__file__).parents[1]
 GPUS = 4
+GPU_MEMORY = 16 * 2**30
 PATIENCE = 120.0
 """Seconds that anything may take on a busy machine before a test gives up."""
 
@@ -38,7 +40,7 @@ case $seconds in
 *) sleep "$seconds" ;;
 esac
 stamp stop
-exit $((GPUYARD_JOB_ID % 7))
+exit $((${GPUYARD_JOB_ID%%_*} % 7))
 """
 
 
@@ -61,7 +63,7 @@ stamp start
 while [ $done -lt $steps ]; do sleep 0.02; done=$((done + 1)); done
 save
 stamp stop
-exit $((GPUYARD_JOB_ID % 7))
+exit $((${GPUYARD_JOB_ID%%_*} % 7))
 """
 
 
@@ -76,8 +78,8 @@ def job_command(stamps: Path, length: float | Path) -> list[str]:
 
 
 def exit_code(job: str) -> int:
-    """What such a job ends with."""
-    return int(job) % 7
+    """What such a job ends with, and each task of such an array."""
+    return int(job.partition("_")[0]) % 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +176,11 @@ class Daemon:
         return [process.wait() for process in over]
 
     def wait_until_empty(self) -> None:
-        """Wait until no job waits or runs."""
-        deadline = time.monotonic() + PATIENCE
+        """Wait until no job waits or runs; a failure if none ends for long."""
+        fewest, deadline = math.inf, 0.0
         while left := self.client.jobs():
+            if len(left) < fewest:
+                fewest, deadline = len(left), time.monotonic() + PATIENCE
             assert time.monotonic() < deadline, f"{len(left)} jobs are left: {left[:3]}"
             time.sleep(0.05)
 

@@ -1,5 +1,7 @@
 """Kill the daemon at random instants under load; in the end every promise must have been kept.
 
+The load are jobs, arrays, batches, jobs that follow others, shares of memory, leases, and jobs that are preempted.
+
 `GPUYARD_CHAOS_KILLS` says how often (`make chaos`: 200), `GPUYARD_CHAOS_SEED` repeats what a failure has printed.
 """
 
@@ -15,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from gpuyard.client.transport import Refused
-from tests.chaos.checks import check_all, jobs_of
+from tests.chaos.checks import check_all, check_cancelled_together, check_tags, jobs_of
 from tests.chaos.harness import PATIENCE, Daemon, exit_code, job_command, read_stamps
-from tests.chaos.load import Clients, Told
+from tests.chaos.load import Clients, Holders, Told
 from tests.contract.engine import alive
 
 KILLS = int(os.environ.get("GPUYARD_CHAOS_KILLS", "12"))
@@ -45,15 +47,22 @@ def test_nothing_is_lost_and_nothing_happens_twice(daemon: Daemon, tmp_path: Pat
     while not (stamps / long).exists():
         time.sleep(0.01)
     (pid,) = (stamp.pid for stamp in read_stamps(stamps))
-    clients = Clients(daemon.client.socket, stamps, SEED, count=3, most=25 * KILLS)
+    clients = Clients(daemon.client.socket, stamps, SEED, count=3, most=15 * KILLS)
+    holders = Holders(daemon.client.socket, stamps, SEED, tmp_path / "holders.log")
     clients.start()
     kills = 0
     try:
         while kills < KILLS and time.monotonic() < begun + LONGEST:
+            if rng.random() < 0.1:
+                holders.kill()
+            holders.begin()
             _kill(daemon, rng)
             kills += 1
             assert alive(pid)
+        daemon.wait_until_up()
+        holders.stop()
     finally:
+        holders.kill()
         told = clients.stop()
     end.touch()
     _release_all(daemon, told)
@@ -63,11 +72,17 @@ def test_nothing_is_lost_and_nothing_happens_twice(daemon: Daemon, tmp_path: Pat
     found = read_stamps(stamps)
     database = daemon.data_dir / "gpuyard.db"
     preempted = check_all(database, found, [long, *told.submitted], told.cancelled)
+    jobs = jobs_of(database)
+    check_tags(jobs, told.tags)
+    check_cancelled_together(database, jobs, told.many)
     assert [stamp.pid for stamp in found if stamp.job == long] == [pid, pid]
-    assert jobs_of(database)[long].exit_code == exit_code(long)
+    assert jobs[long].exit_code == exit_code(long)
     starts = {stamp.job: stamp.at for stamp in found if stamp.kind == "start"}
     for job, since, until in told.rests:
         assert not since < starts.get(job, 0.0) < until, f"job {job} started while it was held"
+    held = sum(1 for stamp in found if stamp.kind == "start" and jobs[stamp.job].kind == "lease")
+    shared = sum(1 for view in jobs.values() if view.work.get("gpu_memory"))
+    print(f"requests: {dict(told.kinds)}; {held} leases held by {holders.begun} processes, {shared} shares of memory")
     print(
         f"{kills} kills, {daemon.lives} lives, {len(told.submitted)} acknowledged submits, {len(told.cancelled)} "
         f"cancels, {len(told.rests)} holds, {preempted} preemptions, {told.lost} requests without an answer, "

@@ -16,6 +16,8 @@ def forever(submit): return forever(submit)
 def no_number(submit): return submit * float("nan")
 def two_each(submit): return [[0, 1] for _ in submit]
 def words(submit): return ["first"] * len(submit)
+def endless(submit):
+    while True: pass
 def slow(submit):
     time.sleep(1.1)
     return submit
@@ -44,7 +46,7 @@ def test_a_policy_that_fails_is_refused_or_gives_way_to_the_one_before_it(own_ya
     yard("policy", "set", "sjf", "--discipline", "skip", "--placement", "spread")
     yard.submit("--gpus", "4", "--", "sleep", "1000")
     waiting = [yard.submit("--gpus", "4", "--", "true") for _ in range(2)]
-    for name in ("boom", "interrupts", "odd", "slow"):
+    for name in ("boom", "interrupts", "odd", "slow", "endless"):
         assert "fails on this queue" in yard("policy", "set", f"./mine.py:{name}").err
     assert yard("policy", "set", "./mine.py:later@strict").code == 0
     flag.touch()

@@ -1,4 +1,5 @@
-"""schemathesis over the whole API: what it invents, good and bad, alone and in sequence, is answered as is described.
+"""schemathesis over the whole API, with the token of a user and of an admin: what it invents, good and bad, alone and
+in sequence, is answered as is described.
 
 By default it takes a few examples for each route, the same every time. `GPUYARD_FUZZ_EXAMPLES=500 GPUYARD_FUZZ_SEED=7`
 looks longer, and elsewhere.
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.conftest import REPOSITORY
 from tests.yard import Yard
 
@@ -25,14 +27,16 @@ phases.coverage.enabled = false
 HERE = REPOSITORY / "tests" / "fuzzing"
 
 
-def _fuzz(url: str, place: Path) -> subprocess.CompletedProcess[str]:
+def _fuzz(url: str, place: Path, role: str, token: str) -> subprocess.CompletedProcess[str]:
     config = place / "schemathesis.toml"
     template = (HERE / "schemathesis.toml").read_text() + (BRIEF if str(EXAMPLES) == FEW else "")
     config.write_text(template.replace("EXAMPLES", str(EXAMPLES)).replace("WALKS", str(10 * EXAMPLES)))
     command = [
         sys.executable, "-m", "schemathesis.cli", "--config-file", str(config),
-        "run", f"{url}/api/v1/openapi.json", "--checks", "all", "--phases", "examples,coverage,fuzzing,stateful",
-        "--seed", SEED, "--exclude-path", "/api/v1/shutdown",
+        "run", f"{url}/api/v1/openapi.json", "--phases", "examples,coverage,fuzzing,stateful",
+        "--checks", "all", "--exclude-checks", "ignored_auth",  # after a few wrong tokens the answer is 429
+        "--seed", SEED, "--header", f"Authorization: Bearer {token}",
+        *(("--exclude-path", "/api/v1/shutdown") if role == "admin" else ()),
         "--continue-on-failure", "--suppress-health-check", "all",
         "--generation-database", "none", "--no-color", "--warnings", "off",
     ]  # fmt: skip
@@ -45,11 +49,15 @@ def _fuzz(url: str, place: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True, timeout=3600)
 
 
-def test_the_api_is_as_it_is_described(own_yard: Yard, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["user", "admin"])
+def test_the_api_is_as_it_is_described(own_yard: Yard, tmp_path: Path, role: str) -> None:
     place = tmp_path / "place"
     place.mkdir()
+    own_yard.environment["GPUYARD_TOKENS"] = "required"
     own_yard.serve("--port", "0")
-    found = _fuzz(own_yard.client.status()["url"], place)
+    token = own_yard.client.make_token(role=role)["token"]
+    found = _fuzz(own_yard.client.status()["url"], place, role, token)
     assert found.returncode == 0, found.stdout[-20_000:] + found.stderr[-2000:]
     for phase in ("Examples", "Coverage", "Fuzzing", "Stateful"):
         assert f"✅ {phase}" in found.stdout, found.stdout[-3000:]

@@ -32,7 +32,7 @@ def dump(state: State) -> dict[str, Any]:
     at, table = np.array(rows, dtype=np.int64), state.table
     scopes = {row: key for key, row in state.table.scope_rows.items()}
     new_row = dict(zip(rows, range(len(rows)), strict=True))
-    names, kinds = list(state.arrays), list(state.kinds)
+    names, kinds, arrays = list(state.arrays), list(state.kinds), set(table.array[at].tolist())
     return {
         "seed": state.seed,
         **{name: _plain(getattr(state, name)) for name in _NUMBERS},
@@ -59,7 +59,7 @@ def dump(state: State) -> dict[str, Any]:
         "array": _packed(table.array[at], names.__getitem__),
         "kind": _packed(table.kind[at], kinds.__getitem__),
         "harms": [[*pair, slowdown] for pair, slowdown in state.harms.items()],
-        "at_most": {name: state.at_most[n] for name, n in state.arrays.items() if n in state.at_most},
+        "at_most": {names[n]: most for n, most in state.at_most.items() if n in arrays},
         "bookings": [asdict(booking) for booking in state.bookings.values()],
         "rules": None if state.rules is None else plain_rules(state.rules),
         "ledger": state.ledger.facts(),

@@ -142,7 +142,7 @@ class Previews:
     def look(self, planner: OrderedPlanner) -> Preview:
         state, now = self._context.state, self._context.clock.now()
         try:
-            with in_time(planner, TRIAL):
+            with in_time(planner.policy.source, TRIAL):
                 plan = self._planning.plan_by(planner, now)
                 new = _order(planner, state, now)
         except BaseException as error:  # a policy may be a user's own code: anything may come out of it
@@ -323,7 +323,8 @@ class Commands:
         """Set another policy, if it can rank the present queue and ordinary ones. Returns it in full."""
         context, planner = self._context, self._another(text, discipline, placement, force)
         self._previews.look(planner)
-        found = check_policy(planner.policy) if planner.policy.source else []
+        with in_time(planner.policy.source, TRIAL):
+            found = check_policy(planner.policy) if planner.policy.source else []
         if problem := next((one for one in found if one.startswith(_FATAL)), ""):
             raise UserError(f"policy {planner.text} cannot be used: {problem}")
         self._planning.use(planner, context.clock.now(), **({"by": by} if by else {}))
@@ -335,14 +336,15 @@ class Commands:
     def _another(self, text: str, discipline: str | None, placement: str | None, force: bool) -> OrderedPlanner:
         """Another policy; what is not given is as if that policy were configured."""
         settings = self._context.settings
-        return serve_policy(
-            text,
-            discipline=discipline or settings.discipline or "easy",
-            placement=placement or settings.placement,
-            lenient=discipline is None,  # a preemptive policy cannot have all disciplines
-            force=force,
-            limit=settings.learned_limit,
-        )
+        with in_time(".py:" in text):
+            return serve_policy(
+                text,
+                discipline=discipline or settings.discipline or "easy",
+                placement=placement or settings.placement,
+                lenient=discipline is None,  # a preemptive policy cannot have all disciplines
+                force=force,
+                limit=settings.learned_limit,
+            )
 
     def learned(self) -> dict[str, Any] | None:
         """Facts of a trained policy in force; None: another kind is in force."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -110,13 +112,32 @@ def _failure(wanted: str, instead: str, why: str) -> str:
     return f"policy {wanted} failed ({why}), so {instead} decides; correct it, then gpuyard policy set {wanted}"
 
 
+class DidNotEnd(BaseException):
+    """Code of a user's own was interrupted."""
+
+
 @contextmanager
-def in_time(planner: OrderedPlanner, most: float) -> Iterator[None]:
-    """Let a policy of a user's own fail where it takes too long."""
-    began = time.monotonic()
-    yield
-    if planner.policy.source and (taken := time.monotonic() - began) > most:
-        raise UserError(f"it took {taken:.1f} s, while everybody waits; {most:g} s are allowed")
+def in_time(own: object, most: float = _LONGEST) -> Iterator[None]:
+    """Interrupt code of a user's own (if `own`) that takes longer than so many seconds: it may never end."""
+    if not own:
+        yield
+        return
+    began, interrupt, here = time.monotonic(), ctypes.pythonapi.PyThreadState_SetAsyncExc, threading.get_ident()
+    late = threading.Timer(most, interrupt, (ctypes.c_ulong(here), ctypes.py_object(DidNotEnd)))
+    late.daemon = True
+    late.start()
+    try:
+        try:
+            yield
+        finally:
+            late.cancel()
+            late.join()
+            interrupt(ctypes.c_ulong(here), None)
+    except BaseException:
+        if time.monotonic() - began <= most:
+            raise
+    if (taken := time.monotonic() - began) > most:
+        raise UserError(f"the policy took {taken:.1f} s, while everybody waits; {most:g} s are allowed")
 
 
 class Planning:
@@ -247,8 +268,7 @@ class Planning:
         return self.by_policy(lambda planner: self.plan_by(planner, now))
 
     def plan_by(self, planner: OrderedPlanner, now: float) -> Plan:
-        with in_time(planner, _LONGEST):
-            plan = planner.plan(self.snapshot(now))
+        plan = planner.plan(self.snapshot(now))
         avoid(self._context.state, plan, now)
         validate(self._context.state, plan)
         return plan
@@ -260,7 +280,8 @@ class Planning:
         """
         if not self._failed:
             try:
-                return look(self.planner)
+                with in_time(self.planner.policy.source):
+                    return look(self.planner)
             except BaseException as error:  # a policy may be a user's own code: anything may come out of it
                 if self.planner.text == _default(self._context.settings).text:
                     raise
@@ -268,7 +289,8 @@ class Planning:
                 log.warning("policy %s failed", self.planner.text, exc_info=True)
         if self.former is not None and self.former.text != self.planner.text:
             try:
-                return look(self.former)
+                with in_time(self.former.policy.source):
+                    return look(self.former)
             except BaseException:
                 log.warning("policy %s, which decided before, failed as well", self.former.text, exc_info=True)
         self.former = _default(self._context.settings)

@@ -134,6 +134,13 @@ def test_compacting_forgets_who_is_over() -> None:
     assert len(state.waiting) == 0
 
 
+def test_it_has_the_limits_of_arrays_that_are_open_and_of_no_others() -> None:
+    tasks = [Submitted(0.0, f"{array}_0", Request(array=array, at_most=2)) for array in "12"]
+    state = fold(FOUR, [*tasks, Placed(0.0, "1_0", 1, (0,)), Started(0.0, "1_0", 1), Exited(9.0, "1_0", 1)])
+    assert dump(state)["at_most"] == {"2": 2}
+    assert dump(load(FOUR, dump(state))) == dump(state)
+
+
 def test_other_gpus() -> None:
     state = fold(FOUR, [Submitted(0.0, "a", Request(gpus=3)), GpusWithdrawn(1.0, (3,), "unknown")])
     apply(state, Opened(2.0, Cluster((2,), gpu_memory=(8 * GIB, 24 * GIB)), ("x", "y")))

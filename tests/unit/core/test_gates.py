@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -181,6 +182,18 @@ def test_an_array_runs_so_many_at_once() -> None:
     assert started(state, 110.0) == ["7_2", "b"]
     apply(state, Edited(110.0, "7_2", Request(array="7")))
     assert started(state, 110.0) == ["7_2", "7_3", "7_4"]
+
+
+@pytest.mark.parametrize("wishes", [{"array": "1", "at_most": 1}, {"user": "bob"}])
+def test_a_running_job_that_moves_for_another_needs_no_room_of_its_limit(wishes: dict[str, Any]) -> None:
+    """Job 2 wants the GPU of 1_0, whose time slice is over, and another is idle."""
+    rules = RulesSet(0.0, Rules(quotas=(("bob", Quota(1)),)))
+    state = fold(Cluster((2,)), [rules, submit("1_0", **wishes), submit("2", scope=(0,))])
+    for event in (Placed(0.0, "1_0", 1, (0,)), Started(0.0, "1_0", 1)):
+        apply(state, event)
+    found = plan(state, discipline="skip", policy="rr")
+    assert [(start.job, start.gpus) for start in found.starts] == [("2", (0,)), ("1_0", (1,))]
+    assert (found.stops, found.held) == (["1_0"], {})
 
 
 # -- quotas --------------------------------------------------------------------------------------------

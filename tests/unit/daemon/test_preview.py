@@ -16,6 +16,7 @@ from gpuyard.core.policies import POLICIES
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
 from gpuyard.daemon.commands import FIRST, Previews
+from gpuyard.daemon.planning import in_time
 from gpuyard.errors import UserError
 from gpuyard.policies.resolver import make_planner
 
@@ -125,3 +126,25 @@ def test_nothing_changes_and_the_numbers_fit(waiting: list[Request], running: Re
     assert found.moved != 1
     assert set(found.starts) <= set(state.ids)
     assert set(found.stops) <= {"0"}
+
+
+def test_what_never_ends_is_interrupted() -> None:
+    caught: list[BaseException] = []
+
+    def endless() -> None:
+        while True:
+            try:
+                while True:
+                    pass
+            except BaseException as error:  # as where a policy ranks
+                caught.append(error)
+                raise ValueError from error
+
+    for own in (True, "mine.py:endless"):
+        with pytest.raises(UserError, match=r"took .* s, while everybody waits; 0\.05 s"), in_time(own, 0.05):
+            endless()
+    assert [type(error).__name__ for error in caught] == ["DidNotEnd"] * 2
+    with pytest.raises(ZeroDivisionError), in_time(True, 100.0):
+        _ = 1 / 0
+    with in_time("", 0.0):
+        pass

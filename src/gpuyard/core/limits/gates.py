@@ -63,6 +63,7 @@ class Gates:
         """Whether some of the starts, in this order, exceed a limit together; these may then not be chosen."""
         accepted: list[int] = []
         left = [room.left.copy() for room in self._rooms]
+        starts = self._new(starts)
         for row in starts:
             if all(left[n][room.account[row]] >= room.cost[row] for n, room in enumerate(self._rooms)):
                 accepted.append(row)
@@ -79,10 +80,14 @@ class Gates:
     def has_room(self, starts: Sequence[int], row: int) -> bool:
         return all(
             room.left[room.account[row]]
-            - sum(room.cost[one] for one in starts if room.account[one] == room.account[row])
+            - sum(room.cost[one] for one in self._new(starts) if room.account[one] == room.account[row])
             >= room.cost[row]
             for room in self._rooms
         )
+
+    def _new(self, starts: Sequence[int]) -> list[int]:
+        """Starts of waiting jobs: a running one that only moves has its room already."""
+        return [row for row in starts if self._state.phase[row] is Phase.QUEUED]
 
     def reasons(self) -> dict[str, Reason]:
         return {self._state.ids[row]: self._why(row) for row in self._rows[~self.may].tolist()}

@@ -8,13 +8,13 @@ disk; MIG devices have no number of their own there, and are left out.
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from gpuyard.core.events import Exited, Placed, Preempted, Requeued
 from gpuyard.daemon.context import BackgroundThread, Context
 from gpuyard.daemon.store.records import Record
 from gpuyard.errors import GpuyardError
+from gpuyard.files import replacing
 
 _MODES = 0o755, 0o644  # others read them, whatever our umask is
 
@@ -42,21 +42,10 @@ class JobMapping(BackgroundThread):
         for device in devices:
             text = "".join(f"{view.id}\n" for view in running if device.index in view.gpus)
             if self._written.get(device.index) != text:
-                self._put(str(device.index), text)
+                with replacing(self._folder / str(device.index), durable=False) as draft:
+                    draft.write_text(text)
+                    draft.chmod(_MODES[1])
                 self._written[device.index] = text
-
-    def _put(self, name: str, text: str) -> None:
-        # dcgm-exporter looks at names that are numbers only; a name that nobody can foresee, so that nobody who may
-        # write there can have us write through a link
-        descriptor, new = tempfile.mkstemp(".new", f".{name}.", self._folder)
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                os.fchmod(descriptor, _MODES[1])
-                file.write(text)
-            os.replace(new, self._folder / name)
-        except OSError:
-            os.unlink(new)
-            raise
 
     def _step(self) -> None:
         try:

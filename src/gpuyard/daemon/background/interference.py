@@ -6,7 +6,6 @@ an event (`HarmMeasured`), which is all that plans depend on; a new daemon begin
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -19,10 +18,8 @@ from gpuyard.daemon.jobs.progress_reader import ProgressReader
 from gpuyard.daemon.store.log import Store
 from gpuyard.daemon.store.records import Record
 from gpuyard.daemon.store.views import JobView
-from gpuyard.errors import GpuyardError
 from gpuyard.predict.slowdowns import EVIDENCE, Finding, Mark, Seen, Slowdowns
 
-log = logging.getLogger("gpuyard")
 Pair = tuple[str, str]  # two kinds of jobs: who suffers, and beside whom
 _PERIOD = 1.0  # seconds between looks, unless less is enough for a finding
 _LEAST = 0.05
@@ -66,10 +63,7 @@ class Interference(BackgroundThread):
         if not self._begun:
             self._begin()
             self._begun = True
-        try:
-            self.look(self._context.clock.now())
-        except (GpuyardError, TimeoutError) as error:  # the store fails, say: it is found again later
-            log.debug("what jobs do to each other cannot be recorded now: %s", error)
+        self.look(self._context.clock.now())
         return self._period
 
     def _begin(self) -> None:

@@ -18,12 +18,7 @@ from gpuyard.config import Settings
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import GpuyardError
 from gpuyard.server.auth.audit import REFUSALS, AuditEntry, AuditLog
-from gpuyard.server.auth.authentication import (
-    Authenticator,
-    TooManyFailures,
-    Unauthenticated,
-    shown_token,
-)
+from gpuyard.server.auth.authentication import Authenticator, TooManyFailures, Unauthenticated, shown_token
 from gpuyard.server.auth.credentials import CredentialStore
 from gpuyard.server.auth.hosts import Hosts, address_of
 from gpuyard.server.auth.permissions import Caller, Forbidden, Permissions, Role, SubmitterLimits

@@ -121,12 +121,7 @@ def _work(meters: Meters) -> Iterator[Metric]:
     yield _histogram("gpuyard_job_wait_seconds", "From when a job began to wait, or to wait again, to its start.",
                      [({}, meters.waits)])  # fmt: skip
     runs = [({"outcome": outcome}, histogram) for outcome, histogram in list(meters.runs.items())]
-    yield _histogram(
-        "gpuyard_job_run_seconds",
-        "How long jobs ran, with preempted attempts.",
-        runs,
-        "outcome",
-    )
+    yield _histogram("gpuyard_job_run_seconds", "How long jobs ran, with preempted attempts.", runs, "outcome")
     yield _histogram("gpuyard_plan_seconds", "How long it takes to decide who starts.", [({}, meters.plans)])
     yield CounterMetricFamily("gpuyard_plans", "Plans that were made.", meters.plans.cumulative()[-1])
     yield CounterMetricFamily("gpuyard_plan_cpu_seconds", "CPU time that planning took.", meters.plan_cpu)
