@@ -5,6 +5,7 @@ queue a command, a script, or the jobs of a file. A program that does not exist 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -368,7 +369,9 @@ def _take(field: JobField, text: str, found: dict[str, Any]) -> bool:
         value: Any = text if kind in (str, list) else kind(text)
     except ValueError:
         return False
-    if (least is not None and not value >= least) or (most is not None and not value <= most):
+    if (least is not None and value < least) or (most is not None and value > most):
+        return False
+    if kind is float and not math.isfinite(value):
         return False
     found[field.attribute] = [*found.get(field.attribute, ()), value] if kind is list else value
     return True
