@@ -116,7 +116,7 @@ def print_jobs(jobs: Columns, now: float, shown: int, commands: Mapping[str, str
 def check_state(states: str | None, known: tuple[str, ...] = ("waiting", *_OPEN, *_ENDED)) -> None:
     for state in states.split(",") if states is not None else ():
         if state not in known:
-            raise UserError(f"there is no state '{state}' here{suggest(state, known)}; write one of {', '.join(known)}")
+            raise UserError(f"there is no state '{state}'{suggest(state, known)} (the states are {', '.join(known)})")
 
 
 @option_groups
