@@ -149,6 +149,11 @@ def given(options: Edits, name: str) -> bool:
     return value is not None and value != [] and value != ()
 
 
+def value_of(name: str, text: str | None) -> Any:
+    """What the option of a field says; None if it was not given."""
+    return None if text is None else _read(FIELD[name], text)[name]
+
+
 def _read(field: JobField, value: Any) -> dict[str, Any]:
     with named(field.flag):
         return _parsed(field, value)
