@@ -65,7 +65,7 @@ def test_what_follows_the_commands_first_word_is_the_commands(yard: Yard) -> Non
         (["submit", "--gpu-memory", "17G", "--", "true"], "wants 17G on each GPU"),
         (["submit", "--gpu-memory", "lots", "--", "true"], "'lots' is not a size"),
         (["submit", "--time", "soon", "--", "true"], "'soon' is not a duration"),
-        (["submit", "--time", "0", "--", "true"], "--time must be more than 0"),
+        (["submit", "--time", "0", "--", "true"], "--time must be above 0"),
         (["submit", "--grace", "-1", "--", "true"], "--grace must be 0 or more"),
         (["submit", "--chdir", "nowhere", "--", "true"], "there is no directory"),
         (["submit", "--priority", "nan", "--", "true"], "--priority is a number, as in 0, not 'nan'"),

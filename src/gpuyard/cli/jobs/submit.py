@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gpuyard.cli.jobs.job_options import Options, duration
+from gpuyard.cli.jobs.job_options import Options
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError, suggest
 from gpuyard.spec.fields import option_fields
@@ -118,9 +118,6 @@ def without_undeliverable_mail(wanted: dict[str, Any], client: Client) -> dict[s
     )
     left = [text for text in wanted["notify"] if text not in addresses]
     return {**{name: value for name, value in wanted.items() if name != "notify"}, "notify": left or ["all"]}
-
-
-__all__ = ["Request", "duration", "run_in_place", "submit"]
 
 
 class Request(Options):
@@ -271,7 +268,6 @@ def _tell_where(who: str, wanted: list[dict[str, Any]], client: Client) -> None:
 def _mailed(wanted: list[dict[str, Any]], client: Client) -> list[dict[str, Any]]:
     if not any(one.get("notify") for one in wanted):
         return wanted
-
     return [without_undeliverable_mail(one, client) for one in wanted]
 
 
