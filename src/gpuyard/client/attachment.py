@@ -343,7 +343,7 @@ class Desk:
             return None
         assert self.connection is not None
         shown, counted, frames = int(log["size"]), (OUT, ERR) if log["joint"] else (OUT,), Frames()
-        with self._typing():
+        with self.connection, self._typing():
             while data := self._read():
                 for kind, content in frames.read(data):
                     shown += len(content) if kind in counted else 0
