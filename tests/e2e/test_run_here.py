@@ -63,8 +63,8 @@ def test_ctrl_c_is_an_interrupt_then_term_then_leaves_the_job(yard: Yard) -> Non
     running.send_signal(signal.SIGINT)
     done = finish(running)
     assert done.code == 130
-    told = f"job {job['id']} goes on: gpuyard logs -f {job['id']} follows it, gpuyard cancel {job['id']} ends it"
-    assert told in done.err
+    told = f"gpuyard logs -f {job['id']} follows it, gpuyard cancel --grace 0 {job['id']} ends it at once"
+    assert f"job {job['id']} is killed when its grace period is over: {told}" in done.err
     assert yard.client.job(job["id"])["state"] == "running"
 
 

@@ -160,7 +160,7 @@ _TOGETHER = 2.0  # seconds between two Ctrl-C that belong together, where the jo
 
 
 class Interrupts:
-    """Ctrl-C is for the job: the first is SIGINT, the second SIGTERM, the third leaves it running and exits.
+    """Ctrl-C is for the job: the first is SIGINT, the second cancels it, the third waits no more.
 
     A job that waits, or that has no tie to this terminal, is cancelled by the first, and killed by the second. The
     handler does not raise, so no request and no write is cut in the middle."""
@@ -217,8 +217,8 @@ class Interrupts:
         if self.job is None:
             return
         if self.count > 2:
-            how = f"gpuyard logs -f {self.job} follows it, gpuyard cancel {self.job} ends it"
-            self._say(f"job {self.job} goes on: {how}")
+            how = f"gpuyard logs -f {self.job} follows it, gpuyard cancel --grace 0 {self.job} ends it at once"
+            self._say(f"job {self.job} is killed when its grace period is over: {how}")
             raise SystemExit(130)
         self._cancel(self.job)
 
