@@ -81,7 +81,7 @@ class Grants:
         self._own = tuple(gpus)
         self._gpus, self._budget, self._deadline, self._grace = self._own, budget, deadline, grace
         self._granted: tuple[int, ...] = ()
-        self._say, self._said = say, ""
+        self._say, self._said, self._saying = say, "", threading.RLock()
         self._client = client_of(control, token)
         self._events: deque[GrantEvent] = deque()
         self._last = 0
@@ -182,7 +182,9 @@ class Grants:
         return not (self._unsaid or self._telling)
 
     def close(self) -> None:
-        self._over.set()
+        """Receive and report no more; nothing is printed after this."""
+        with self._saying:
+            self._over.set()
         self._news.set()
 
     @property
@@ -274,9 +276,11 @@ class Grants:
         return True
 
     def _complain(self, why: str) -> None:
-        if why != self._said:
+        with self._saying:
+            if why == self._said or self._over.is_set():
+                return
             self._said = why
-            self._say(f"warning: job {self.job} and the daemon do not understand each other: {why}")
+            self._say(f"warning: grants of job {self.job}: {why}")
 
 
 def client_of(control: str, token: str | None = None) -> Client:

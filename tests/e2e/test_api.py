@@ -327,6 +327,8 @@ def test_a_body_that_is_too_long(url: str, document: dict[str, Any]) -> None:
         ("PUT", "/rules/shares/ann", {"weigth": 2}, "weigth: there is no such field; did you mean 'weight'?"),
         ("GET", "/jobs/1?for=ever", None, "for: is one of over, start"),
         ("POST", "/jobs", {"directory": "/"}, "command: is required"),
+        ("POST", "/leases", {"name": "x" * 201, "heartbeat": 60}, "name: must have at most 200 characters"),
+        ("POST", "/tokens", {"user": "ann", "role": "boss"}, "role: is one of viewer, user, admin"),
         ("POST", "/jobs/batch", {"jobs": []}, "jobs: must not be empty"),
         ("POST", "/jobs/batch", {"jobs": [JOB, {**JOB, "gpus": 9}]}, "job 2 of 2"),
         ("PUT", "/policy", {"policy": "sfj"}, "unknown policy 'sfj'; did you mean 'sjf'? (gpuyard policies lists"),

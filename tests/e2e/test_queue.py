@@ -65,10 +65,10 @@ def test_what_follows_the_commands_first_word_is_the_commands(yard: Yard) -> Non
         (["submit", "--gpu-memory", "17G", "--", "true"], "wants 17G on each GPU"),
         (["submit", "--gpu-memory", "lots", "--", "true"], "'lots' is not a size"),
         (["submit", "--time", "soon", "--", "true"], "'soon' is not a duration"),
-        (["submit", "--time", "0", "--", "true"], "--time must be more than 0"),
+        (["submit", "--time", "0", "--", "true"], "--time must be above 0"),
         (["submit", "--grace", "-1", "--", "true"], "--grace must be 0 or more"),
         (["submit", "--chdir", "nowhere", "--", "true"], "there is no directory"),
-        (["submit", "--priority", "nan", "--", "true"], "not finite"),
+        (["submit", "--priority", "nan", "--", "true"], "--priority is a number, as in 0, not 'nan'"),
         (["history", "--since", "once"], "--since 'once' is no time"),
         (["ps", "--state", "runing"], "did you mean 'running'?"),
         (["policy", "set", "sfj"], "did you mean 'sjf'?"),
@@ -358,7 +358,8 @@ def test_jobs_are_chosen_by_what_they_are_like(yard: Yard) -> None:
     assert yard("cancel", "--user", "nobody-here", "--all").err == "no job fits\n"
     assert yard("cancel", "--tag", "x", other).err == "no job fits\n"
     assert yard("cancel", "--tag", "x", f"{array}_1").err == "1 job cancelled\n"
-    assert yard("cancel", "--tag", "x").err == "2 jobs cancelled\n"
+    assert yard("cancel", "--tag", "x", "--state", "waiting").err == "2 jobs cancelled\n"
+    assert [job["id"] for job in yard.json("ps", "--state", "waiting,running")] == [other]
     yard.submit("--gpus", "4", "--", *ENDLESS)
     assert yard("release", "--all").err == "1 job released\n"
     assert yard("hold", "--name", "b").err == "1 job held\n"
@@ -376,6 +377,9 @@ def test_jobs_of_a_name_are_retried_together(yard: Yard) -> None:
     done = yard("retry", "--name", "together")
     assert done.err == "3 jobs queued again\n"
     new = done.out.split()
+    assert {job["id"] for job in yard.json("history", "--state", "failed,oom", "--name", "together")} == {
+        one, f"{array}_1", f"{array}_2"
+    }  # fmt: skip
     assert [yard.client.job(id).get("tasks", {"queued": 1}) for id in new] == [{"queued": 2}, {"queued": 1}]
     assert yard("retry", "--name", "nobody").err == "no job fits\n"
     assert yard("cancel", one).code == 1, "that is one's own mistake"

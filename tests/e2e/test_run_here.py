@@ -63,8 +63,8 @@ def test_ctrl_c_is_an_interrupt_then_term_then_leaves_the_job(yard: Yard) -> Non
     running.send_signal(signal.SIGINT)
     done = finish(running)
     assert done.code == 130
-    told = f"job {job['id']} goes on: gpuyard logs -f {job['id']} follows it, gpuyard cancel {job['id']} ends it"
-    assert told in done.err
+    told = f"gpuyard logs -f {job['id']} follows it, gpuyard cancel --grace 0 {job['id']} ends it at once"
+    assert f"job {job['id']} is killed when its grace period is over: {told}" in done.err
     assert yard.client.job(job["id"])["state"] == "running"
 
 
@@ -144,7 +144,7 @@ class Screen:
     def type(self, keys: bytes) -> None:
         os.write(self.master, keys)
 
-    def shows(self, text: bytes, *, after: bytes = b"") -> None:
+    def shows(self, text: bytes, *, after: bytes = b"", pause: float = 0.0) -> None:
         """Wait until it does; what came before is forgotten. With `after`, this is typed first."""
         if after:
             self.seen = b""
@@ -153,7 +153,8 @@ class Screen:
         while text not in self.seen:
             assert time.monotonic() < end, self.seen
             if select.select([self.master], [], [], 0.1)[0]:
-                self.seen += os.read(self.master, 2**16)
+                self.seen = (self.seen + os.read(self.master, 2**16))[-(2**16) :]
+                time.sleep(pause)
 
 
 @contextlib.contextmanager
@@ -200,6 +201,16 @@ def test_ctrl_c_again_and_again_in_a_terminal_leaves_the_job(yard: Yard) -> None
         assert terminal.process.returncode == 130
         [job] = yard.client.jobs()
         assert job["state"] == "running"
+
+
+def test_who_types_may_go_on_typing_after_more_output_than_a_terminal_takes(yard: Yard) -> None:
+    script = f"yes | head -c {2**23}; echo end; read -r word; echo got $word"
+    with screen(yard, "--", "sh", "-c", script) as terminal:
+        terminal.shows(b"end\r\n", pause=0.0002)
+        terminal.shows(b"got hello", after=b"hello\r")
+        until(lambda: terminal.process.poll() is not None)
+    [job] = yard.client.history(limit=1)
+    assert yard.client.job(job["id"])["state"] == "succeeded"
 
 
 def test_each_of_input_output_and_errors_is_a_terminal_where_ours_is(yard: Yard) -> None:

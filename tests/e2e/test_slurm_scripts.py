@@ -315,9 +315,13 @@ def test_the_job_id_of_a_task_is_a_number(yard: Yard, here: Path) -> None:
     (here / "count.sh").write_text(
         "#!/bin/sh\n#SBATCH --array=1-2 --output=%A-%J.txt\n"
         "echo $((SLURM_JOB_ID + 0)) $((SLURM_JOBID + 0)) $SLURM_ARRAY_JOB_ID\n"
+        "sbatch --parsable -H -d afterok:$SLURM_JOB_ID,afterany:$SLURM_JOB_ID --wrap true\n"
     )
     id, _ = submitted(yard, "count.sh")
     yard.wait(id)
     found = [(here / f"{id}-{id}_{task}.txt").read_text().split() for task in (1, 2)]
-    assert [same == number and array == id for number, same, array in found] == [True, True]
+    assert [same == number and array == id for number, same, array, _ in found] == [True, True]
+    assert [yard.client.job(found[task - 1][3])["dependency"] for task in (1, 2)] == [
+        f"afterok:{id}_{task},afterany:{id}_{task}" for task in (1, 2)
+    ]
     assert found[0][0] != found[1][0]

@@ -225,6 +225,46 @@ def test_who_is_not_answered_any_more_is_quiet(
     assert capfd.readouterr().err.count("warning") == warns
 
 
+def test_nothing_is_printed_once_it_is_closed(daemon: Daemon) -> None:
+    """Not even what is being printed then: who closes it waits for that."""
+    order: list[str] = []
+    closers: list[threading.Thread] = []
+
+    def close() -> None:
+        found.close()
+        order.append("closed")
+
+    def say(message: str) -> None:
+        closers.append(threading.Thread(target=close))
+        closers[0].start()
+        closers[0].join(0.2)  # it cannot end before this
+        order.append("said")
+
+    found = Grants("unix:/nowhere", "3", say=say)
+    daemon.refusal = 422
+    until(lambda: order[1:])
+    found._complain("another mistake")
+    assert order == ["said", "closed"]
+    closers[0].join(120)
+
+
+def test_an_output_that_nobody_reads_ends_no_thread(
+    grants: Grants, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until(lambda: daemon.asked)
+    with open(os.devnull, "w") as closed:
+        pass
+    monkeypatch.setattr(sys, "stderr", closed)
+    daemon.refusal = 422
+    grants.report(decision="x")
+    until(lambda: grants._said and not grants._decisions)
+    daemon.refusal = None
+    daemon.change("up", (0, 1))
+    assert grants.wait(120)
+    grants.report(decision="y")
+    until(lambda: daemon.told)
+
+
 def test_what_cannot_be_meant_is_told_once_and_dropped(
     grants: Grants, daemon: Daemon, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -149,19 +149,19 @@ class Commands(LazyGroup):
             "kubernetes": Entry(
                 "kubernetes:app",
                 "Schedule the GPUs of a Kubernetes cluster: shares by memory, gangs, fair shares; and look at it.",
-            ),
+            )
         },
         "Learning": {
             "learn": Entry(
                 "learning.learn:app",
                 "Train policies on traces, judge them where they were held out, and see what they prefer.",
-            ),
+            )
         },
         "Adaptation": {
             "adapt": Entry(
                 "learning.adapt:app",
                 "Train networks that grow within a time budget; record, learn and judge when and where growing pays.",
-            ),
+            )
         },
         "The simulator": {
             "simulate": Entry("simulator.simulation:simulate", "Run a trace under one policy, and tell how it went."),

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from gpuyard.cli.jobs.job_options import OptionGroup
-from gpuyard.cli.parser import QuickCommand
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.spec.job_field import JobField
 
@@ -90,7 +89,7 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 def subcommand(group: typer.Typer, name: str, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a command with `option_groups` to a group."""
-    return lambda command: group.command(name, cls=QuickCommand, **settings)(option_groups(command))
+    return lambda command: group.command(name, **settings)(option_groups(command))
 
 
 def _options(kind: Any) -> list[Parameter]:

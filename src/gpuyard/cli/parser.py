@@ -8,7 +8,9 @@ typer.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
+from enum import StrEnum
 from typing import Any, NamedTuple, get_args, get_origin
 
 import typer
@@ -89,6 +91,8 @@ class _Quick:
         limits = parameter.type_descriptor.parameter_info
         self.least, self.most = limits.min, limits.max
         self.field: JobField | None = getattr(limits, "job_field", None)
+        is_choice = isinstance(self.kind, type) and issubclass(self.kind, StrEnum)
+        self._choices: tuple[str, ...] = tuple(self.kind) if is_choice else ()
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         if value is None:
@@ -96,33 +100,38 @@ class _Quick:
         found = self._read(value)
         if found is not _UNREAD:
             return found
-        if self.kind in (int, float) and isinstance(value, str):
-            raise UserError(self.field.complaint(value) if self.field else self._complaint(value, param))
+        if (self.kind in (int, float) or self._choices) and isinstance(value, str):
+            raise UserError(self._complaint(value, param))
         param._runtime_param = None  # typer makes its own
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
 
     def _read(self, value: Any) -> Any:
         if get_origin(self.kind) is list and get_args(self.kind) == (str,) and isinstance(value, list | tuple):
             return list(value) if all(isinstance(item, str) for item in value) else _UNREAD
-        if isinstance(value, str) and self.kind in (str, int, float):
+        if isinstance(value, str) and (self.kind in (str, int, float) or self._choices):
             try:
                 value = self.kind(value)
             except ValueError:
                 return _UNREAD
-        if type(value) is not self.kind or (self.kind is not str and not self._allows(value)):
+        if type(value) is not self.kind or (self.kind in (int, float) and not self._allows(value)):
             return _UNREAD
         return value
 
     def _complaint(self, text: str, param: Any) -> str:
         kind = WHOLE if self.kind is int else NUMBER
-        is_huge = kind is WHOLE and text.strip().isdecimal() and int(text) > _LARGEST
+        name = param.opts[0] if param.opts[0].startswith("-") else param.metavar or param.name.upper()
+        if self._choices:
+            return f"{name} is one of {', '.join(self._choices)}, not '{text}'"
+        digits = text.strip().lstrip("0")
+        is_huge = kind is WHOLE and self.most is None and digits.isdecimal() and len(digits) >= len(str(_LARGEST))
+        if self.field and not is_huge:
+            return self.field.complaint(text)
         limits = number_range(self.least, _LARGEST if is_huge else self.most)
         usual = param.default if isinstance(param.default, int | float) else self.least or self.most or kind.example
-        name = param.opts[0] if param.opts[0].startswith("-") else param.metavar or param.name.upper()
         return f"{name} is a {kind.name}{limits}, as in {usual}, not '{text}'"
 
     def _allows(self, number: float) -> bool:
-        if self.kind is int and abs(number) > _LARGEST:
+        if not math.isfinite(number) or (self.kind is int and abs(number) > _LARGEST):
             return False
         return (self.least is None or self.least <= number) and (self.most is None or number <= self.most)
 
@@ -136,10 +145,15 @@ class Entry(NamedTuple):
     prepares: bool = False  # whether `option_groups` is yet to be applied, since its module does without typer
 
 
+class _Typer(typer.Typer):
+    def command(self, *names: str | None, **settings: Any) -> Callable[[Any], Any]:
+        return super().command(*names, **{"cls": QuickCommand, **settings})
+
+
 def command_group(help: str, cls: type[TyperGroup] = QuickGroup, **settings: Any) -> typer.Typer:
     """A group of commands; it prints its help if none is given, unless it is `invoke_without_command`."""
     alone = settings.get("invoke_without_command", False)
-    group = typer.Typer(cls=cls, help=help, no_args_is_help=not alone, rich_markup_mode=None, **settings)
+    group = _Typer(cls=cls, help=help, no_args_is_help=not alone, rich_markup_mode=None, **settings)
     if not alone:
         group.callback()(_no_options)  # so that a single command still has to be named
     return group
@@ -166,9 +180,9 @@ class LazyCommand(QuickCommand):
         if isinstance(found, typer.Typer):
             found.info.name = self.name
             return typer.main.get_group(found)
-        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone = _Typer(add_completion=False, rich_markup_mode=None)
         settings = {"allow_interspersed_args": not self.entry.runs_a_command}
-        alone.command(self.name, cls=QuickCommand, context_settings=settings)(found)
+        alone.command(self.name, context_settings=settings)(found)
         return typer.main.get_command(alone)
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:

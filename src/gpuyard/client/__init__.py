@@ -27,32 +27,10 @@ if TYPE_CHECKING:
     from gpuyard.client.transport import HungUp, Invalid, NoDaemon, Refused
 
 __all__ = [
-    "OVER",
-    "Blocker",
-    "Client",
-    "Columns",
-    "Event",
-    "Explanation",
-    "Gpu",
-    "HungUp",
-    "Invalid",
-    "Job",
-    "LeaseWishes",
-    "LogPart",
-    "Machine",
-    "NoDaemon",
-    "Page",
-    "PolicyPreview",
-    "Progress",
-    "Recorded",
-    "Refused",
-    "Samples",
-    "Usage",
-    "Wishes",
-    "description",
-    "encode",
-    "remote_description",
-]
+    "OVER", "Blocker", "Client", "Columns", "Event", "Explanation", "Gpu", "HungUp", "Invalid", "Job",
+    "LeaseWishes", "LogPart", "Machine", "NoDaemon", "Page", "PolicyPreview", "Progress", "Recorded", "Refused",
+    "Samples", "Usage", "Wishes", "description", "encode", "remote_description",
+]  # fmt: skip
 
 _MODULES = ("client.client", "client.connection", "client.transport", "api.types", "api.grant_types")
 

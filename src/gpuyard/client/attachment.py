@@ -3,7 +3,8 @@
 Run as a script it is the job's parent (`main`), started by the daemon as the job's user: it connects to the socket of
 who waits for it, gives the job their input, or a terminal of its own if theirs is one, and copies what the job writes
 to its log and to them. The log comes first and never blocks. Who cannot keep up, or has gone, is left, and the job goes
-on; so it does without the daemon. `Desk` is the other side. A script imports nothing of gpuyard, to start quickly.
+on; so it does without the daemon. Only who types is waited for, while they read at all, so that they can go on typing.
+`Desk` is the other side. A script imports nothing of gpuyard, to start quickly.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _HEAD = struct.Struct("!cI")
 _SIZES = struct.Struct("!HH")
 _PIECE = 2**16
 _MOST = 2**22  # bytes that wait for who is behind, at most
-_PATIENCE = 5.0  # seconds for the other side to say what it wants
+_PATIENCE = 5.0  # seconds for the other side to say what it wants, or to read on
 _LOOK = 0.2  # seconds between looks whether keys are for the job again
 _LAST = 1.0  # seconds to hand over the rest when the job has ended
 
@@ -54,10 +55,8 @@ class Frames:
             yield kind, content
 
 
-# -- the job's side -------------------------------------------------------------------------------
-
-
 def main(path: str, command: list[str]) -> int:
+    """The job's side."""
     for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         with suppress(OSError, ValueError):
             signal.signal(number, lambda *_: None)  # they are the job's; a handler, unlike SIG_IGN, ends with `exec`
@@ -94,13 +93,11 @@ def _execute(command: list[str]) -> int:
 
 
 class _Parent:
-    def __init__(
-        self, command: list[str], connection: socket.socket, wishes: dict[str, Any], passed: list[int]
-    ) -> None:
-        self._connection: socket.socket | None = connection
-        connection.setblocking(False)
+    def __init__(self, command: list[str], peer: socket.socket, wishes: dict[str, Any], passed: list[int]) -> None:
+        self._connection: socket.socket | None = peer
+        peer.setblocking(False)
         self._frames, self._unsent, self._input = Frames(), bytearray(), bytearray()
-        self._ended, self._last, self._master = False, False, -1
+        self._ended, self._last, self._master, self._read_at = False, False, -1, 0.0
         self._into: int | None = None
         self._sources = dict[int, tuple[bytes, int]]()
         into, out, error = self._ends(wishes, passed)
@@ -116,7 +113,7 @@ class _Parent:
         terminals, slave = wishes["terminals"], -1
         if any(terminals):
             self._master, slave = os.openpty()
-            self._resize(self._master, wishes["size"])
+            self._resize(wishes["size"])
             self._sources[self._master] = (OUT, 1) if terminals[0] else (ERR, 2)
         out = slave if terminals[0] else self._pipe(OUT, 1)
         error = slave if terminals[1] else out if wishes["joint"] else self._pipe(ERR, 2)
@@ -152,32 +149,40 @@ class _Parent:
         """Copy until the job has ended and nothing of its output is left; returns its exit code as a shell has it."""
         code, end = 0, float("inf")  # what it has left running may go on writing
         while True:
-            ready = dict(self._poll(0 if self._ended else None))
+            held = self._is_behind
+            ready = dict(self._poll(0 if self._ended else 1000 if held else None, held))
             if self._pidfd in ready and not self._ended:
                 code = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
                 self._ended, end = True, time.monotonic() + _LAST
-            found = [fd for fd in ready if fd in self._sources and self._copy(fd)]
+            found = [fd for fd in ready if fd in self._sources and not held and self._copy(fd)]
+            if held and time.monotonic() > self._read_at + _PATIENCE:
+                self._leave()
             if self._connection and (events := ready.get(self._connection.fileno())):
                 self._talk(events)
             if self._into is not None and self._input and self._into in ready:
                 self._feed()
-            if self._ended and (not found or time.monotonic() > end):
+            if self._ended and not held and (not found or time.monotonic() > end):
                 break
         self._hand_over()
         return 128 - code if code < 0 else code
 
-    def _poll(self, timeout: float | None) -> list[tuple[int, int]]:
-        poll = select.poll()
-        for fd in self._sources:
+    def _poll(self, timeout: float | None, held: bool) -> list[tuple[int, int]]:
+        poll, sources = select.poll(), () if held else self._sources
+        for fd in sources:
             poll.register(fd, select.POLLIN)
         if self._connection is not None:
             events = select.POLLIN if len(self._input) < _PIECE else 0
             poll.register(self._connection, events | (select.POLLOUT if self._unsent else 0))
         if self._into is not None and self._input:
-            poll.register(self._into, select.POLLOUT | (select.POLLIN if self._into in self._sources else 0))
+            poll.register(self._into, select.POLLOUT | (select.POLLIN if self._into in sources else 0))
         if not self._ended:
             poll.register(self._pidfd, select.POLLIN)
         return poll.poll(timeout)
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether the job's output has to wait for somebody who types."""
+        return bool(self._connection and self._into) and not self._ended and len(self._unsent) > _MOST
 
     def _copy(self, fd: int) -> bool:
         """Copy a piece of output to the log, and queue it; whether there was any."""
@@ -203,13 +208,14 @@ class _Parent:
         if self._connection is not None:
             self._unsent += message
             self._send()
-        if self._connection is not None and len(self._unsent) > _MOST:
+        if self._connection is not None and len(self._unsent) > _MOST and not self._is_behind:
             self._leave()
 
     def _send(self) -> None:
         try:
             if self._connection is not None:
                 del self._unsent[: self._connection.send(self._unsent)]
+                self._read_at = time.monotonic()
         except BlockingIOError:
             return
         except OSError:
@@ -223,13 +229,12 @@ class _Parent:
         self._feed(last=True)
 
     def _talk(self, events: int) -> None:
-        assert self._connection is not None
         if events & select.POLLOUT:
             self._send()
-        if self._connection is None or not events & ~select.POLLOUT:
+        if (connection := self._connection) is None or not events & ~select.POLLOUT:
             return
         try:
-            data = self._connection.recv(_PIECE)
+            data = connection.recv(_PIECE)
         except BlockingIOError:
             return
         except OSError:
@@ -241,7 +246,7 @@ class _Parent:
 
     def _obey(self, kind: bytes, content: bytes) -> None:
         if kind == SIZE and self._master >= 0:
-            self._resize(self._master, list(_SIZES.unpack(content)))
+            self._resize(list(_SIZES.unpack(content)))
         elif kind == SIGNAL:
             with suppress(OSError):
                 os.killpg(os.tcgetpgrp(self._master) if self._master >= 0 else os.getpgrp(), content[0])
@@ -280,10 +285,9 @@ class _Parent:
             os.close(self._into)
             self._into = None
 
-    @staticmethod
-    def _resize(fd: int, size: list[int]) -> None:
+    def _resize(self, size: list[int]) -> None:
         with suppress(OSError):
-            fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("4H", *size, 0, 0))
+            fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("4H", *size, 0, 0))
 
     def _hand_over(self) -> None:
         """Send what is left; not to somebody who does not read."""
@@ -291,9 +295,6 @@ class _Parent:
         while self._connection is not None and self._unsent and time.monotonic() < end:
             select.select([], [self._connection], [], 0.1)
             self._send()
-
-
-# -- the side of who waits ------------------------------------------------------------------------
 
 
 class Desk:
@@ -325,11 +326,10 @@ class Desk:
         raise OSError("cannot make a socket in /tmp, by which the job finds this terminal")
 
     def close(self) -> None:
+        """Let nobody else in. Done once the job is here, since `gpuyard run` may be killed later."""
         import shutil
 
         self._listener.close()
-        if self.connection is not None:
-            self.connection.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -343,7 +343,7 @@ class Desk:
             return None
         assert self.connection is not None
         shown, counted, frames = int(log["size"]), (OUT, ERR) if log["joint"] else (OUT,), Frames()
-        with self._typing():
+        with self.connection, self._typing():
             while data := self._read():
                 for kind, content in frames.read(data):
                     shown += len(content) if kind in counted else 0
@@ -390,20 +390,20 @@ class Desk:
         return self._tell(frame(SIGNAL, bytes([number])))
 
     def _welcome(self, goes_on: Callable[[], bool]) -> dict[str, Any] | None:
-        end = time.monotonic() + _PATIENCE
-        while time.monotonic() < end:
-            if select.select([self._listener], [], [], 0.2)[0]:
-                connection = self._listener.accept()[0]
-                if _peer(connection) == os.getuid() and (found := _log_of(connection)) is not None:
-                    self.connection = connection
-                    self._greet(connection)
-                    self._listener.close()
-                    return found
-                connection.close()
-            elif not goes_on():
+        found, end = None, time.monotonic() + _PATIENCE
+        while found is None and time.monotonic() < end:
+            if not select.select([self._listener], [], [], 0.2)[0]:
+                if goes_on():
+                    continue
                 break
-        self._listener.close()
-        return None
+            connection = self._listener.accept()[0]
+            if _peer(connection) == os.getuid() and (found := _log_of(connection)) is not None:
+                self.connection = connection
+                self._greet(connection)
+            else:
+                connection.close()
+        self.close()
+        return found
 
     def _greet(self, connection: socket.socket) -> None:
         terminals = [os.isatty(1), os.isatty(2)]

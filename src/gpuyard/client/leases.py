@@ -51,7 +51,8 @@ class Heartbeat:
         self._on_loss = lost
         import threading  # here, since most clients hold no lease
 
-        self._over = threading.Event()
+        self._over, self._saying = threading.Event(), threading.RLock()
+        self._said = ""
         self._pid = os.getpid()
 
     def start(self, client: LeaseClient, lease: str) -> None:
@@ -60,10 +61,11 @@ class Heartbeat:
         threading.Thread(target=self._run, args=(client, lease), name=f"gpuyard-lease-{lease}", daemon=True).start()
 
     def stop(self) -> None:
-        self._over.set()
+        """Send no more; nothing is printed after this."""
+        with self._saying:
+            self._over.set()
 
     def _run(self, client: LeaseClient, lease: str) -> None:
-        said = ""
         pause = self.seconds / 3
         while not self._over.wait(pause) and os.getpid() == self._pid:  # not in a forked child
             pause = self.seconds / 3
@@ -71,25 +73,26 @@ class Heartbeat:
                 client.beat(lease)
             except NoDaemon:
                 pause = min(_AGAIN, pause)  # so that the next daemon gets a heartbeat in time
-            except Refused as error:
-                if error.status in _GONE:
+            except GpuyardError as error:
+                if isinstance(error, Refused) and error.status in _GONE:
                     self._lose(lease, str(error))
                     return
-                said = self._say_once(lease, str(error), said)
-            except GpuyardError as error:
-                said = self._say_once(lease, str(error), said)
+                self._warn(f"warning: lease {lease} cannot be kept up: {error}")
 
-    def _say_once(self, lease: str, why: str, said: str) -> str:
-        if why != said:
-            to_stderr(f"warning: lease {lease} cannot be kept up: {why}")
-        return why
+    def _warn(self, warning: str) -> bool:
+        """Print it, but once, and not after the lease was returned; False if it was."""
+        with self._saying:
+            if self._over.is_set():
+                return False
+            if warning != self._said:
+                self._said = warning
+                to_stderr(warning)
+            return True
 
     def _lose(self, lease: str, why: str) -> None:
-        if self._over.is_set():  # it was returned meanwhile
-            return
-        self.lost = True
-        to_stderr(f"WARNING: LEASE {lease} IS LOST, and its GPUs may be somebody else's: stop using them ({why})")
-        if self._on_loss is not None:
+        warning = f"WARNING: LEASE {lease} IS LOST, and its GPUs may be somebody else's: stop using them ({why})"
+        self.lost = self._warn(warning)
+        if self.lost and self._on_loss is not None:
             self._on_loss()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from gpuyard.client.transport import NoDaemon
@@ -17,7 +18,9 @@ _LOOK = 0.2  # seconds between tries
 
 
 def to_stderr(message: str) -> None:
-    print(f"gpuyard: {message}", file=sys.stderr, flush=True)
+    """Print a message; where nobody reads it any more, the caller goes on."""
+    with suppress(OSError, ValueError):
+        print(f"gpuyard: {message}", file=sys.stderr, flush=True)
 
 
 class Absence:

@@ -133,7 +133,7 @@ _WITH_BODY = (400, 411, 413, 415)
 _DETAILS = {
     404: "there is no job 17 (gpuyard ps --all lists them)",
     409: "job 17 runs already; only a waiting job can be held",
-    422: "gpus: Input should be greater than or equal to 1",
+    422: "gpus: must be a whole number of 1 or more, as in 1, not 0",
 }
 
 

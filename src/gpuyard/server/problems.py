@@ -62,10 +62,11 @@ def error_message(part: Mapping[str, Any], taken: Any = None) -> str:
         return f"must be {field.json_wanted}{_given(part)}"
     if kind in ("too_short", "string_too_short") and about.get("min_length") == 1:
         return "must not be empty"
-    if kind == "literal_error":
+    if kind in ("literal_error", "enum"):
         return f"is one of {about['expected'].replace(' or ', ', ')}".replace("'", "")
     if kind == "string_pattern_mismatch":
         return _PATTERNS.get(about["pattern"], str(part["msg"]))
+    kind = "string_too_long" if kind == "too_long" and isinstance(part.get("input"), str) else kind
     if kind in _LIMITS:
         numbers = {name: f"{value:.15g}" for name, value in about.items() if isinstance(value, int | float)}
         return _LIMITS[kind].format(**numbers)

@@ -72,11 +72,15 @@ def check_parameters(given: Iterable[str], known: list[str]) -> None:
             raise UserError(f"there is no parameter '{name[:_LONGEST]}'{suggest(name[:_LONGEST], known)} ({there})")
 
 
-def check_states(given: Iterable[str]) -> None:
-    for state in given:
+def states_in(text: str) -> frozenset[str]:
+    """The states of a list as `failed,oom`; `waiting` is `queued,held`."""
+    given = set(text.split(","))
+    found = frozenset((given | ({"queued", "held"} if "waiting" in given else set())) - {"", "waiting"})
+    for state in found:
         if state not in STATES:
             near = suggest(state[:_LONGEST], STATES)
             raise UserError(f"there is no state '{state[:_LONGEST]}'{near} (the states are {', '.join(STATES)})")
+    return found
 
 
 KEY_HEADER = "Idempotency-Key"

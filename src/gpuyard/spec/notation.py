@@ -192,9 +192,10 @@ _PYTHON = re.compile(r"(?:python|pypy)[\d.]*[a-z]?")
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _SIMPLE = re.compile(r"""(?![^\s'"]*=)(?:[\w \t./:,@%+='"-]|\{id\})+""")
 """What a shell does nothing to but split it into words."""
-_WRAPPERS = frozenset(
-    ("env", "nice", "nohup", "time", "timeout", "stdbuf", "torchrun", "accelerate", "deepspeed", "uv", "conda")
-)
+_WRAPPERS = frozenset((
+    "env", "nice", "ionice", "nohup", "time", "timeout", "stdbuf", "taskset", "numactl", "xvfb-run", "srun", "mpirun",
+    "mpiexec", "torchrun", "accelerate", "deepspeed", "uv", "conda", "poetry", "pixi", "pdm", "hatch",
+))  # fmt: skip
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 """Modules that run another script or module."""
 _INTERPRETERS = ("Rscript", "julia", "node", "perl", "ruby", "lua")

@@ -58,6 +58,22 @@ def test_a_time_without_a_unit_is_refused_with_both_readings(text: str) -> None:
     assert Options(estimate="90").body() == {"estimate": 90.0}
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"retry_delay": "2h"}, "--retry-delay is a duration of at most 1h, as in 30s, not '2h'"),
+        ({"estimate": "-1m"}, "--estimate must be above 0, not -1m"),
+        ({"estimate": "0"}, "--estimate must be above 0, not 0"),
+        ({"grace": "-1m"}, "--grace must be 0 or more, not -1m"),
+        ({"time": "1e30h"}, "--time is a duration, as in 4h, not '1e30h'"),
+    ],
+)
+def test_a_time_out_of_bounds_is_refused_before_it_is_sent(given: dict[str, str], told: str) -> None:
+    with pytest.raises(UserError) as refused:
+        Options(**given).body()
+    assert str(refused.value) == told
+
+
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
 def test_every_field_has_a_sentence_with_an_example_that_it_takes(field: object) -> None:
     found = FIELD[getattr(field, "name", "")]

@@ -16,11 +16,22 @@ def test_the_last_column_is_wrapped_and_nothing_is_lost() -> None:
     assert " ".join(line[23:] for line in found[1:-1]).split() == WHY.split()
 
 
+def test_the_widest_of_the_others_is_cut_where_this_makes_room() -> None:
+    rows = [("1", "a name that is rather long", "queued", WHY), ("2", "short", "running", "")]
+    found = lines(HEADS, rows, 52)
+    assert max(map(columns, found)) <= 52
+    assert found[0] == "ID  NAME               STATE    REASON"
+    assert found[1].startswith("1   a name that is r…  queued   needs 4 GPUs, 0")
+    assert " ".join(line[32:] for line in found[1:-1]).split() == WHY.split()
+
+
 def test_it_is_below_the_others_where_these_leave_no_room() -> None:
-    found = lines(HEADS, [("1", "a name that is rather long", "queued", WHY)], 48)
-    assert max(map(columns, found)) <= 48
-    assert found[2:4] == ["1   a name that is rather long  queued", "    needs 4 GPUs, 0 idle; 2 are reserved for ann"]
+    found = lines(HEADS, [("1", "a name that is rather long", "queued", WHY)], 42)
+    assert max(map(columns, found)) <= 42
+    assert found[2:4] == ["1   a name that is rather long  queued", "    needs 4 GPUs, 0 idle; 2 are reserved"]
     assert " ".join(found[3:]).split() == WHY.split()
+    found = lines(HEADS, [("1", "a name that is rather long", "queued", WHY)], 34)
+    assert found[2] == "1   a name that is rather…  queued"
 
 
 def test_a_wide_table_is_left_alone() -> None:

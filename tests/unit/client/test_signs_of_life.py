@@ -79,6 +79,22 @@ def test_a_refusal_that_is_no_loss_is_told_once(
     assert capsys.readouterr().err == "gpuyard: warning: lease 7 cannot be kept up: no\n"
 
 
+def test_nothing_is_said_of_a_lease_that_was_given_back_meanwhile(
+    yard: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Slow(Client):
+        def beat(self, id: str) -> None:
+            heartbeat.stop()  # as another thread may, while the daemon is asked
+            super().beat(id)
+
+    for status in (403, 409):
+        yard.answers["POST", "/leases/7/heartbeat"] = status, {"detail": "no"}
+        heartbeat = Heartbeat(OFTEN)
+        heartbeat._run(Slow(yard.path, timeout=5), "7")
+        assert not heartbeat.lost
+    assert capsys.readouterr().err == ""
+
+
 FORKING = """
 import os, sys, time
 from gpuyard.client.client import Client

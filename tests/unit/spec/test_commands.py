@@ -19,6 +19,8 @@ from gpuyard.spec.notation import LONGEST_NAME, default_name, is_default_name
         ("python -c 'import x'", "python -c"),
         ("env A=1 nice -n 10 python3 -u train.py", "train.py"),
         ("torchrun --nproc-per-node 2 -m pkg.train", "pkg.train"),
+        ("poetry run python -u train.py", "train.py"),
+        ("numactl --cpunodebind=0 mpirun -np 4 ./solve", "solve"),
         ("accelerate launch --config_file a.yaml train.py", "train.py"),
         ("conda run -n lab python eval.py", "eval.py"),
         ("timeout 5m ./go --x", "go"),

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from gpuyard.cli.common_options import DaemonOptions, Json, argument, option, option_groups, past_time, subcommand
+from gpuyard.cli.jobs.job_options import duration
 from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
@@ -38,7 +39,8 @@ def create(
 ) -> None:
     """Make a token and print it; it is not shown again."""
     client = daemon.client()
-    made = client.make_token(user, role=role.value, expires=_seconds(expires), label=label)
+    good = None if expires == "never" else expires
+    made = client.make_token(user, role=role.value, expires=duration("--expires", good, none=False), label=label)
     if json:
         output.print_json(made)
         return
@@ -89,17 +91,6 @@ def revoke(
         return
     for token in found:
         print(f"token {token['id']} of {token['user']} is revoked")
-
-
-def _seconds(text: str | None) -> float | None:
-    from gpuyard.units import parse_duration
-
-    if text is None or text == "never":
-        return None
-    seconds = parse_duration(text)
-    if not 0 < seconds < float("inf"):
-        raise UserError(f"--expires must be above 0, not {text}")
-    return seconds
 
 
 def _id(text: str) -> str:

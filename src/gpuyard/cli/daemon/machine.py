@@ -17,7 +17,7 @@ import typer
 
 from gpuyard.cli.common_options import Json, LocalOnlyOptions, NoHost, argument, option, option_groups, subcommand
 from gpuyard.cli.daemon.up import warn_of_variables
-from gpuyard.cli.parser import QuickCommand, command_group
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon
@@ -58,7 +58,7 @@ def show_config(daemon: LocalOnlyOptions, json: Json = False) -> None:
     warn_of_variables()
 
 
-@config_app.command("path", cls=QuickCommand)
+@config_app.command("path")
 def config_path(host: NoHost = None) -> None:
     """Print where the settings' file is, or would be."""
     file = config_file()

@@ -12,7 +12,7 @@ from gpuyard.admin import service
 from gpuyard.admin.service import Place
 from gpuyard.cli.common_options import Json, LocalOnlyOptions, LocalOptions, NoHost, option, subcommand
 from gpuyard.cli.daemon.up import StartOptions
-from gpuyard.cli.parser import QuickCommand, command_group
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.terminal import output
 from gpuyard.client.client import Client
 from gpuyard.errors import GpuyardError
@@ -94,7 +94,7 @@ def _await(place: Place, client: Client) -> None:
         time.sleep(0.1)
 
 
-@app.command("uninstall", cls=QuickCommand)
+@app.command("uninstall")
 def uninstall(system: Whose = None, host: NoHost = None) -> None:
     """End the service and remove its unit; jobs go on running."""
     place = _place(system)

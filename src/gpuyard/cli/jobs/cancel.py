@@ -80,7 +80,7 @@ def cancel(
     json: Json = False,
 ) -> None:
     """End jobs: those that wait now, those that run after a grace period."""
-    from gpuyard.cli.jobs.submit import duration
+    from gpuyard.cli.jobs.job_options import duration
 
     seconds = duration("--grace", grace)
     client = daemon.client()

@@ -116,7 +116,7 @@ def print_jobs(jobs: Columns, now: float, shown: int, commands: Mapping[str, str
 def check_state(states: str | None, known: tuple[str, ...] = ("waiting", *_OPEN, *_ENDED)) -> None:
     for state in states.split(",") if states is not None else ():
         if state not in known:
-            raise UserError(f"there is no state '{state}' here{suggest(state, known)}; write one of {', '.join(known)}")
+            raise UserError(f"there is no state '{state}'{suggest(state, known)} (the states are {', '.join(known)})")
 
 
 @option_groups
@@ -146,16 +146,9 @@ def _row(job: Job) -> tuple[str, ...]:
     from gpuyard.cli.terminal.text_table import clock, cut, indices, now, ran, share
 
     command = _command(job)
+    code = "-" if job["exit_code"] is None else str(job["exit_code"])
     return (
-        job["id"],
-        job["name"] or "-",
-        job["user"],
-        job["state"],
-        "-" if job["exit_code"] is None else str(job["exit_code"]),
-        share(job["gpu_count"], job["gpu_memory"]),
-        indices(job["gpus"]),
-        clock(job["ended_at"]),
-        ran(job, now()),
-        cut(command, _MOST_COMMAND) if sys.stdout.isatty() else command,
-        job["reason"] or "",
-    )
+        job["id"], job["name"] or "-", job["user"], job["state"], code, share(job["gpu_count"], job["gpu_memory"]),
+        indices(job["gpus"]), clock(job["ended_at"]), ran(job, now()),
+        cut(command, _MOST_COMMAND) if sys.stdout.isatty() else command, job["reason"] or "",
+    )  # fmt: skip

@@ -87,9 +87,7 @@ class Edits(_EditOptions):
 
 
 if TYPE_CHECKING:
-
-    class _NewJobOptions(Edits): ...
-
+    _NewJobOptions = Edits
 else:
     _NewJobOptions = _made("_NewJobOptions", Edits, option_fields(edits=False))
 
@@ -114,7 +112,7 @@ class Options(_NewJobOptions):
         for item in self.env or ():
             name, equals, value = item.partition("=")
             if not name or not (equals or name in os.environ):
-                raise UserError(f"--env {item} is not NAME=VALUE")
+                raise UserError(f"--env {item} is not NAME=VALUE, as in SEED=7")
             found[name] = value if equals else os.environ[name]
         return found
 
@@ -149,6 +147,11 @@ def given(options: Edits, name: str) -> bool:
     return value is not None and value != [] and value != ()
 
 
+def value_of(name: str, text: str | None) -> Any:
+    """What the option of a field says; None if it was not given."""
+    return None if text is None else _read(FIELD[name], text)[name]
+
+
 def _read(field: JobField, value: Any) -> dict[str, Any]:
     with named(field.flag):
         return _parsed(field, value)
@@ -181,10 +184,10 @@ def duration(option: str, text: str | None, *, none: bool = True, field: JobFiel
         return None
     with named(option):
         seconds: float = field.parse(text, Moment(0.0)) if field else parse_duration(text)
-    if not 0 <= seconds < float("inf"):
-        raise UserError(f"{option} must be 0 or more, not {text}")
-    if not seconds and not none:
-        raise UserError(f"{option} must be more than 0; leave it out if there is none")
+    if field and seconds > (field.most or seconds):
+        raise UserError(field.complaint(text))
+    if not 0 <= seconds < float("inf") or not (seconds or none):
+        raise UserError(f"{option} must be {'0 or more' if none else 'above 0'}, not {text}")
     return seconds
 
 

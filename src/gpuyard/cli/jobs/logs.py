@@ -19,8 +19,6 @@ from gpuyard.client.client import Client
 from gpuyard.client.follow import Log, output_of
 from gpuyard.errors import UserError
 
-__all__ = ["FileLog", "Log", "exit_code", "follow", "log_of", "outcome", "write"]
-
 _LOOK = 0.1  # seconds between looks at a file that grows
 
 
@@ -210,7 +208,7 @@ def wait(
     json: Annotated[bool, option("--json", "Print the jobs as JSON.")] = False,
 ) -> None:
     """Wait until jobs are over; the exit code tells how they ended."""
-    from gpuyard.cli.jobs.submit import duration
+    from gpuyard.cli.jobs.job_options import duration
     from gpuyard.cli.terminal.text_table import print_rows
 
     client = daemon.client()

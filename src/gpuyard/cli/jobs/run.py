@@ -15,7 +15,7 @@ import typer
 
 from gpuyard.api.types import OVER
 from gpuyard.cli.common_options import DaemonOptions, LocalOnlyOptions, NoWait, option, option_groups
-from gpuyard.cli.jobs.job_options import Estimate, From, GpuMemory, Priority, Tags, duration
+from gpuyard.cli.jobs.job_options import Estimate, From, GpuMemory, Priority, Tags, duration, named, value_of
 from gpuyard.cli.jobs.logs import exit_code, log_of, outcome, write
 from gpuyard.cli.jobs.submit import Request, run_in_place, send
 from gpuyard.cli.terminal import output
@@ -24,8 +24,7 @@ from gpuyard.client.follow import output_of
 from gpuyard.client.retry import patiently
 from gpuyard.client.transport import Refused
 from gpuyard.errors import GpuyardError, UserError
-from gpuyard.spec.fields import FIELD
-from gpuyard.units import parse_indices, parse_share
+from gpuyard.units import parse_share
 
 if TYPE_CHECKING:
     from gpuyard.client.attachment import Desk
@@ -60,18 +59,19 @@ def acquire(
     from gpuyard.client import leases
     from gpuyard.engines.leases.holders import find_holder
 
-    among = None if from_ is None else parse_indices(from_)
+    among = value_of("from", from_)
     lease, holder = leases.of_this_job(gpus, among), None
     if lease is None:
         client, found = daemon.client(no_wait=no_wait), find_holder(pid)
+        with named("--gpu-memory"):
+            memory = None if gpu_memory is None else parse_share(gpu_memory)
         holder = found.pid
         try:
             job = leases.LeaseRequest(client, output.say).obtain(
                 duration("--timeout", timeout), holder=found.pid, interactive=found.interactive,
-                gpus=gpus, among=among, gpu_memory=None if gpu_memory is None else parse_share(gpu_memory),
-                name=name or found.name or None, priority=priority or 0.0, tags=tag or [],
-                estimate=duration("--estimate", estimate, none=False),
-                time_limit=duration("--time", time, none=False, field=FIELD["time_limit"]),
+                gpus=gpus, among=among, gpu_memory=memory, name=name or found.name or None,
+                priority=priority or 0.0, tags=tag or [], estimate=value_of("estimate", estimate),
+                time_limit=value_of("time_limit", time),
             )  # fmt: skip
         except TimeoutError as error:
             raise GpuyardError(str(error)) from error
@@ -160,7 +160,7 @@ _TOGETHER = 2.0  # seconds between two Ctrl-C that belong together, where the jo
 
 
 class Interrupts:
-    """Ctrl-C is for the job: the first is SIGINT, the second SIGTERM, the third leaves it running and exits.
+    """Ctrl-C is for the job: the first is SIGINT, the second cancels it, the third waits no more.
 
     A job that waits, or that has no tie to this terminal, is cancelled by the first, and killed by the second. The
     handler does not raise, so no request and no write is cut in the middle."""
@@ -217,8 +217,8 @@ class Interrupts:
         if self.job is None:
             return
         if self.count > 2:
-            how = f"gpuyard logs -f {self.job} follows it, gpuyard cancel {self.job} ends it"
-            self._say(f"job {self.job} goes on: {how}")
+            how = f"gpuyard logs -f {self.job} follows it, gpuyard cancel --grace 0 {self.job} ends it at once"
+            self._say(f"job {self.job} is killed when its grace period is over: {how}")
             raise SystemExit(130)
         self._cancel(self.job)
 

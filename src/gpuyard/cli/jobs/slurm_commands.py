@@ -47,6 +47,7 @@ Partition={P} NodeList={N} NumNodes={D}
 WorkDir={Z}
 TresPerNode={b}"""
 """What `scontrol show job` prints."""
+_NUMBER = re.compile(r"(?<=:)\d+(?![^:,?])")
 _FIELD = re.compile(r"%(\.?)(\d*)([A-Za-z])")
 
 
@@ -87,7 +88,9 @@ def sbatch(words: Sequence[str]) -> None:
     for warning in found.warnings:
         output.say(warning)
     asked = together(found.lines)
-    asked = asked.changed(slurm_variables=True, name=asked.name or ("wrap" if wrapped else None))
+    after = asked.dependency and _NUMBER.sub(lambda number: _id(number[0]), asked.dependency)
+    name = asked.name or ("wrap" if wrapped else None)
+    asked = asked.changed(slurm_variables=True, name=name, dependency=after)
     if wrapped:
         wanted = Request(**vars(asked), command=["/bin/sh", "-c", wrapped]).describe(in_place=True)
     else:
@@ -145,7 +148,7 @@ def squeue(words: Sequence[str]) -> None:
     valued = {
         "-u": "user", "--user": "user", "--users": "user", "-n": "name", "--name": "name", "-t": "state",
         "--states": "state", "--state": "state", "-j": "jobs", "--jobs": "jobs", "--job": "jobs", "-o": "format",
-        "--format": "format", "-p": "ignored", "--partition": "ignored",
+        "--format": "format", "-p": "ignored", "--partition": "ignored", "-S": "ignored", "--sort": "ignored",
     }  # fmt: skip
     flags = {"--me": "me", "-h": "bare", "--noheader": "bare", "-r": "ignored", "--array": "ignored", "-l": "ignored"}
     given, _ = _read(words, valued, flags, "gpuyard ps --json tells all of every job")
@@ -204,13 +207,13 @@ def scontrol(words: Sequence[str]) -> None:
     actions: dict[str, Callable[[str], object]] = {
         "requeue": _client().requeue, "hold": _client().hold, "release": _client().release,
     }  # fmt: skip
-    if words[:2] == ["show", "job"] and len(words) == 3:
+    if words[:2] in (["show", "job"], ["show", "jobid"]) and len(words) == 3:
         job = _client().job(_id(words[2]))
         print("\n   ".join(_SHOWN.format_map(_cells(job)).splitlines()))
         return
     if len(words) < 2 or words[0] not in actions:
-        known = "requeue, hold, release, show job and show hostnames"
-        raise UserError(f"scontrol {shlex.join(words)} is not available here, but {known}; gpuyard edit changes a job")
+        known = "requeue, hold, release, show job ID and show hostnames"
+        raise UserError(f"{shlex.join(words)} is not available here: write {known}; gpuyard edit changes a job")
     for id in ",".join(words[1:]).split(","):
         actions[words[0]](_id(id))
 

@@ -5,11 +5,12 @@ queue a command, a script, or the jobs of a file. A program that does not exist 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gpuyard.cli.jobs.job_options import Options, duration
+from gpuyard.cli.jobs.job_options import Options
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError, suggest
 from gpuyard.spec.fields import option_fields
@@ -117,9 +118,6 @@ def without_undeliverable_mail(wanted: dict[str, Any], client: Client) -> dict[s
     )
     left = [text for text in wanted["notify"] if text not in addresses]
     return {**{name: value for name, value in wanted.items() if name != "notify"}, "notify": left or ["all"]}
-
-
-__all__ = ["Request", "duration", "run_in_place", "submit"]
 
 
 class Request(Options):
@@ -270,7 +268,6 @@ def _tell_where(who: str, wanted: list[dict[str, Any]], client: Client) -> None:
 def _mailed(wanted: list[dict[str, Any]], client: Client) -> list[dict[str, Any]]:
     if not any(one.get("notify") for one in wanted):
         return wanted
-
     return [without_undeliverable_mail(one, client) for one in wanted]
 
 
@@ -368,7 +365,9 @@ def _take(field: JobField, text: str, found: dict[str, Any]) -> bool:
         value: Any = text if kind in (str, list) else kind(text)
     except ValueError:
         return False
-    if (least is not None and not value >= least) or (most is not None and not value <= most):
+    if (least is not None and value < least) or (most is not None and value > most):
+        return False
+    if kind is float and not math.isfinite(value):
         return False
     found[field.attribute] = [*found.get(field.attribute, ()), value] if kind is list else value
     return True

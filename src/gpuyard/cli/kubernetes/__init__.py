@@ -49,6 +49,5 @@ class Commands(LazyGroup):
 
 
 app = command_group(
-    "Schedule the GPUs of a Kubernetes cluster: shares by memory, gangs, fair shares; and look at it.",
-    Commands,
+    "Schedule the GPUs of a Kubernetes cluster: shares by memory, gangs, fair shares; and look at it.", Commands
 )

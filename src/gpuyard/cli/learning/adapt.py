@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from gpuyard.cli.common_options import Json, argument, option
 from gpuyard.cli.learning.adapt_runs import record, run, visit
-from gpuyard.cli.parser import QuickCommand, command_group
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.simulator import simulation_options as o
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError
@@ -31,12 +31,12 @@ Environments = Annotated[str | None, option("--environments", "A,B", "Only these
 _THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 Force = Annotated[bool, option("--force", "Write over what is there.")]
 
-app.command("run", cls=QuickCommand)(run)
-app.command("record", cls=QuickCommand)(record)
-app.command("visit", cls=QuickCommand, hidden=True)(visit)
+app.command("run")(run)
+app.command("record")(record)
+app.command("visit", hidden=True)(visit)
 
 
-@app.command("learn", cls=QuickCommand)
+@app.command("learn")
 def learn(
     recordings: Recordings,
     out: Annotated[Path, option("--out", "FILE", "Where the decider goes.")] = Path("decider.json"),
@@ -87,7 +87,7 @@ def learn(
     output.say(f"use it by: gpuyard adapt evaluate {out} RECORDING, or as the decider reinforce:{out}")
 
 
-@app.command("evaluate", cls=QuickCommand)
+@app.command("evaluate")
 def evaluate(
     decider: Annotated[str, argument("DECIDER", "A file of gpuyard adapt learn, or a decider's name: cost-rule.")],
     recordings: Recordings,
@@ -129,7 +129,7 @@ def evaluate(
     _print(decider, digest, found, ranking or len(found.standings) == 1)
 
 
-@app.command("plot", cls=QuickCommand)
+@app.command("plot")
 def plot(
     files: Annotated[list[Path], argument("FILE...", "Files of gpuyard adapt learn, and recordings, as they come.")],
     out: Annotated[Path, option("--out", "DIR", "Where the plots go.", file_okay=False)] = Path("adapt-plots"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gpuyard.cli.common_options import Json, argument, option, subcommand
-from gpuyard.cli.parser import QuickCommand, command_group
+from gpuyard.cli.parser import command_group
 from gpuyard.cli.simulator import simulation_options as o
 from gpuyard.cli.simulator.simulation_options import Format, Since, Slice, Until, Where, load_trace
 from gpuyard.cli.terminal import output
@@ -336,8 +336,8 @@ def _run_protocol(
         print_table(("POLICY", "SLOWDOWN"), [(n, f"{v:.2f}") for n, v in sorted(one.items(), key=lambda kv: kv[1])])
 
 
-app.command("explain", cls=QuickCommand)(explain)
-app.command("place", cls=QuickCommand)(place)
+app.command("explain")(explain)
+app.command("place")(place)
 
 
 def _hidden(network: str) -> int:

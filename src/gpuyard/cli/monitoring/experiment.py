@@ -54,10 +54,7 @@ def run(
 
 
 @subcommand(app, "show")
-def show(
-    folder: Annotated[str, argument("DIR", "The folder of an experiment's results.")],
-    json: Json = False,
-) -> None:
+def show(folder: Annotated[str, argument("DIR", "The folder of an experiment's results.")], json: Json = False) -> None:
     """Print the table of an experiment that was run."""
     from gpuyard.experiments.measures import lines, summaries
     from gpuyard.experiments.results_folder import Results

@@ -83,9 +83,7 @@ def _policies_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str
 
 
 @policies_app.command("check")
-def check(
-    policy: Annotated[str, argument("POLICY", "Usually ./mine.py:my_policy.")],
-) -> None:
+def check(policy: Annotated[str, argument("POLICY", "Usually ./mine.py:my_policy.")]) -> None:
     """Try a policy on ordinary queues and on the edges, and tell what is wrong with it."""
     from gpuyard.core.check import check_policy
     from gpuyard.policies.resolver import make_planner

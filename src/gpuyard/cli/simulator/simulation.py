@@ -99,10 +99,7 @@ def _print_one(metrics: dict[str, Any], result: Result) -> None:
     from rich.table import Table
 
     settings = f"{metrics['discipline']}, {metrics['placement']}, estimates {metrics['estimate']}"
-    table = Table(
-        title=f"{metrics['policy']} on {output.where(metrics)} ({settings})",
-        title_justify="left",
-    )
+    table = Table(title=f"{metrics['policy']} on {output.where(metrics)} ({settings})", title_justify="left")
     for name in ("", "mean", "median", "p95", "p99", "max"):
         table.add_column(name, justify="left" if not name else "right")
     for name, title, show in (

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpuyard.api.types import Gpu, Job, Progress
 
 _ROOM, _INDENT = 20, 4  # columns: the narrowest last cell, and where it begins on a line of its own
+_NARROWEST = 12  # columns that are left of the widest cells, such as names
 Item = TypeVar("Item", bound=Mapping[str, Any])
 
 
@@ -31,8 +32,19 @@ def lines(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int | None
     if width is None or all(columns(line) <= width for line in found):
         return found
     *first, last = aligned
-    before = ["  ".join(row) for row in zip(*first, strict=True)]
+    before = ["  ".join(row) for row in zip(*_narrowed(first, width), strict=True)]
     return [line for cells in zip(before, last, strict=True) for line in _wrapped(*cells, width)]
+
+
+def _narrowed(first: list[list[str]], width: int) -> list[list[str]]:
+    """All columns but the last, with the widest one cut, where this makes room for the last, or at least for them."""
+    sizes = [columns(column[0]) for column in first]
+    widest = max(sizes, default=0)
+    left = width + widest - sum(sizes) - 2 * len(sizes)
+    if sum(sizes) + 2 * len(sizes) + _ROOM <= width or left + 2 < _NARROWEST:
+        return first
+    at, size = sizes.index(widest), left - _ROOM if left - _ROOM >= _NARROWEST else min(left + 2, widest)
+    return [*first[:at], [pad(cut(cell.rstrip(), size), size) for cell in first[at]], *first[at + 1 :]]
 
 
 def _wrapped(before: str, text: str, width: int) -> list[str]:

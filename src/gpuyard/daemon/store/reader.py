@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,6 +142,7 @@ class Reader(Queries):
         *,
         over: bool | None,
         wanted: Mapping[str, Any],
+        states: Collection[str] = (),
         limit: int = -1,
         ended_after: float | None = None,
         ended_before: float | None = None,
@@ -151,7 +152,9 @@ class Reader(Queries):
     ) -> list[JobView]:
         """Jobs that are over (the latest first), or not, or both (in the order of submission)."""
         terms = [OF_ARRAY if name == "array" else f"{name} = ?" for name in wanted]
-        values = [*wanted.values()]
+        values = [*wanted.values(), *states]
+        if states:
+            terms.append(f"state IN ({', '.join('?' * len(states))})")
         if over is not None:
             terms.append(f"ended IS {'NOT NULL' if over else 'NULL'}")
         if ended_after is not None:

@@ -30,7 +30,7 @@ from gpuyard.server import tasks
 from gpuyard.server.auth.permissions import Forbidden
 from gpuyard.server.context import Context
 from gpuyard.server.request_fields import Grace, Since, Word
-from gpuyard.server.requests import Command, JobIntake, StrictBody, check_states
+from gpuyard.server.requests import Command, JobIntake, StrictBody, states_in
 from gpuyard.server.responses import ReasonTexts, columns_json, job_json, reply
 from gpuyard.server.routes.jobs import JOB, JobRoutes
 from gpuyard.server.routes.notifications import Notifications
@@ -52,14 +52,13 @@ class JobFilter:
     def found(self, opened: list[JobView], reader: Reader) -> list[JobView]:
         """The matching jobs; open jobs come from memory, so that a long queue is quick to list."""
         if self.over is None:
-            found = reader.jobs(over=None, wanted=self.wanted, tag=self.tag)
+            found = reader.jobs(over=None, wanted=self.wanted, states=self.states, tag=self.tag)
         else:
             found = opened
             for name, value in self.wanted.items():
                 found = [v for v in found if getattr(v, name) == value]
             found = [v for v in found if self.tag in v.work.get("tags", ())] if self.tag else found
-        if len(self.states) > 1:
-            found = [v for v in found if v.state in self.states]
+            found = [v for v in found if v.state in self.states] if self.states else found
         if self.text:
             found = [v for v in found if self.text in _searched_text(v).casefold()]
         return found
@@ -223,12 +222,8 @@ class ListRoutes:
         """Jobs that are not over, or all: who runs first, then who waits, in the order of the policy."""
         if not columns and limit is not None and limit > MOST:
             raise UserError(f"limit is {MOST} at most: a page says where the next one is; or ask for columns=true")
-        state = ",".join("queued,held" if one == "waiting" else one for one in state.split(","))
-        states = frozenset(state.split(",")) if state else frozenset()
-        check_states(states)
+        states = states_in(state)
         wanted = {key: value for key, value in (("user", user), ("name", name), ("array", array)) if value}
-        if len(states) == 1:
-            wanted["state"] = state
         over = None if all or states & OVER else False
         page = slice(offset, offset + (limit or (MOST_ROWS if columns else PAGE)))
         choice = JobFilter(over, wanted, states, text.casefold(), tag, page, fold)
@@ -240,7 +235,7 @@ class ListRoutes:
         request: Request,
         limit: Limit = PAGE,
         user: Of = "",
-        state: Annotated[str, Query(description="Only those in this state.")] = "",
+        state: Annotated[str, Query(description="Only those in this state, or in one of several (`failed,oom`).")] = "",
         name: Name = "",
         tag: Tag = "",
         since: Annotated[Since, Query(description="Only those that ended then or later.")] = None,
@@ -251,16 +246,16 @@ class ListRoutes:
         cursor: Annotated[str, Query(description="Where to go on, as the `next` of the page before has it.")] = "",
     ) -> Response:
         """Jobs that are over, the latest first."""
-        wanted = {key: value for key, value in (("state", state), ("user", user), ("name", name)) if value}
-        check_states({state} - {""})
+        wanted = {key: value for key, value in (("user", user), ("name", name)) if value}
+        states = states_in(state)
         after, before, where = _instant(since), _instant(until), _cursor(cursor)
 
         node = self._context.daemon.machine.node
 
         def found() -> Response:
             views = self._context.reader.jobs(
-                over=True, wanted=wanted, limit=limit + 1, ended_after=after, ended_before=before, tag=tag, text=text,
-                behind=where,
+                over=True, wanted=wanted, states=states, limit=limit + 1, ended_after=after, ended_before=before,
+                tag=tag, text=text, behind=where,
             )  # fmt: skip
             shown = fitting(views[:limit])
             jobs = [job_json(view, node=node) for view in shown]
@@ -366,8 +361,7 @@ class BulkRoutes:
 
     def _matching(self, given: BulkRequest, user: str) -> list[JobView]:
         """The jobs that match; those that are not over, but for a retry."""
-        states = frozenset(filter(None, (given.state or _STATES.get(given.action, "")).split(",")))
-        check_states(states)
+        states = states_in(given.state or _STATES.get(given.action, ""))
         wanted = {"user": "" if user == EVERYBODY else user, "name": given.name, "array": given.array}
         over = None if given.action == RETRY else False
         plain = {key: value for key, value in wanted.items() if value}
