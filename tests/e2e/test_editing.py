@@ -78,7 +78,7 @@ def test_an_edit_that_makes_no_sense_is_refused(yard: Yard) -> None:
     for options, told in (
         (("--gpus", "9"), "could never run here: it wants 9 GPUs"),
         (("--dependency", f"afterok:{id}"), "cannot follow itself"),
-        (("--time", "0"), "--time must be more than 0"),
+        (("--time", "0"), "--time must be above 0"),
     ):
         done = yard("edit", id, *options)
         assert done.code == 2

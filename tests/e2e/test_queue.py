@@ -237,7 +237,7 @@ def test_cancel_takes_several_and_says_what_cannot_be_done(yard: Yard) -> None:
     assert yard.wait(running)["state"] == "cancelled"
     again = yard("cancel", running, waiting)
     assert again.code == 1
-    assert again.err.count("has been cancelled") == 2
+    assert again.err.count("it was cancelled") == 2
 
 
 def test_wait_for_several_and_in_vain(yard: Yard) -> None:

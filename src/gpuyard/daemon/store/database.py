@@ -32,7 +32,9 @@ NONSENSE = (ValueError, LookupError, TypeError, AttributeError)
 """What becomes of values that we did not write, besides errors of SQLite's."""
 _NOT_UTF8 = "Could not decode to UTF-8"
 _UNREADABLE = """SELECT (SELECT count(*) FROM events WHERE data <> '' AND NOT json_valid(data))
-    + (SELECT count(*) FROM jobs WHERE NOT json_valid(work) OR (measured <> '' AND NOT json_valid(measured)))"""
+    + (SELECT count(*) FROM jobs WHERE NOT json_valid(work){more})"""
+_MEASURED = 5  # the version in which jobs have what they used
+_MORE = " OR (measured <> '' AND NOT json_valid(measured))"
 _REACHED = """SELECT coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(number) FROM jobs), 0),
     coalesce((SELECT max(CAST(id AS INTEGER)) FROM jobs), 0)"""
 log = logging.getLogger("gpuyard")
@@ -199,7 +201,8 @@ def examine(path: Path, *, thorough: bool) -> str:
     """
     with closing(connect(path, writing=False)) as connection:
         (found,) = connection.execute(f"PRAGMA {'integrity_check' if thorough else 'quick_check'}(1)").fetchone()
-        rows = connection.execute(_UNREADABLE).fetchone()[0] if found == "ok" else 0
+        more = _MORE if connection.execute("PRAGMA user_version").fetchone()[0] >= _MEASURED else ""
+        rows = connection.execute(_UNREADABLE.format(more=more)).fetchone()[0] if found == "ok" else 0
     if rows:
         return f"{rows} rows of events or jobs cannot be read"
     return "" if found == "ok" else " ".join(str(found).split())
