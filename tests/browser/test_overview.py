@@ -64,8 +64,8 @@ def test_a_job_comes_to_its_tile_and_leaves_it(site: Site, page: Page) -> None:
     expect(tile(page, 1)).to_contain_text("free")
     site.yard.client.cancel(job, grace=0)
     expect(mine).to_contain_text("free")
-    ended = section(page, "Lately finished").get_by_role("listitem").filter(has_text=HOSTILE)
-    expect(ended).to_contain_text("cancelled")
+    link = page.locator(f"a[href='/jobs/{job}']")
+    expect(section(page, "Lately finished").get_by_role("listitem").filter(has=link)).to_contain_text("cancelled")
 
 
 def test_jobs_that_share_a_gpu_have_their_parts_of_its_memory(site: Site, page: Page) -> None:
