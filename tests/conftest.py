@@ -54,15 +54,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 
 def _slow_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     """Each worker is given a stretch of the tests, and takes over from others when it is done: so none must be long
-    at the end."""
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    rest = [item for item in items if not item.get_closest_marker("slow")]
+    at the end. Slow tests are dealt out one by one; those of a slow module stay together, for what they share."""
+    alone, slow, rest = list[pytest.Item](), list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        own = any(mark.name == "slow" for mark in item.own_markers)
+        (alone if own else slow if item.get_closest_marker("slow") else rest).append(item)
     return [
         item
         for number in range(workers)
-        for some in (slow, rest)
-        for item in some[number * len(some) // workers : (number + 1) * len(some) // workers]
+        for some in (alone[number::workers], _stretch(slow, number, workers), _stretch(rest, number, workers))
+        for item in some
     ]
+
+
+def _stretch(items: list[pytest.Item], number: int, workers: int) -> list[pytest.Item]:
+    return items[number * len(items) // workers : (number + 1) * len(items) // workers]
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.yard import Yard
 
-FEW = "4"
+FEW = "2"
 EXAMPLES = int(os.environ.get("GPUYARD_FUZZ_EXAMPLES", FEW))
 SEED = os.environ.get("GPUYARD_FUZZ_SEED", "1")
 BRIEF = """
