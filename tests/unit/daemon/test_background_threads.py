@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+import time
 
 import pytest
 from tests.yard import PATIENCE, until
@@ -19,7 +20,8 @@ from gpuyard.daemon.background.retention import MemoryTrimmer, Retention
 from gpuyard.daemon.context import BackgroundThread
 from gpuyard.daemon.devices.simulation import SimulatedLoad
 from gpuyard.notify.service import Dispatcher
-from gpuyard.server.auth.audit import AuditLog
+from gpuyard.server.auth.audit import AuditEntry, AuditLog
+from gpuyard.server.auth.credentials import CredentialStore
 from gpuyard.server.routes.health import threads_json
 
 
@@ -97,6 +99,22 @@ def test_one_that_fails_is_stuck_or_dead_can_be_seen(monkeypatch: pytest.MonkeyP
     stuck.go_on.set()
     for one in (failing, stuck, dead):
         one.stop()
+
+
+def test_an_audit_that_is_ended_just_before_it_writes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    audit = AuditLog(CredentialStore())
+
+    def wait(seconds: float) -> bool:
+        audit._over.set()
+        audit._wake.set()  # as who ends it does, when this has waited long enough
+        return False
+
+    monkeypatch.setattr(audit._over, "wait", wait)
+    audit.add(AuditEntry(time.time(), "ann", "socket", "", "POST", "/api/v1/jobs", 201))
+    audit.start()
+    audit._thread.join(PATIENCE)
+    assert not audit._thread.is_alive()
+    assert [entry.user for _, entry in audit.find()] == ["ann"]
 
 
 def test_memory_is_given_back_where_much_was_taken_or_left(monkeypatch: pytest.MonkeyPatch) -> None:

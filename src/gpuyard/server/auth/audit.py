@@ -103,7 +103,6 @@ class AuditLog(BackgroundThread):
 
     def _step(self) -> float:
         if self._waiting and not self._over.wait(_EVERY):
-            self._wake.clear()
             self.flush()
         if time.monotonic() >= self._tidy_at:
             self._tidy()
