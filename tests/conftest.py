@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -50,6 +51,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
             item.add_marker("system")
     yield  # tests that are not wanted are left out
     items[:] = _slow_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def pytest_configure() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What was collected and imported stays: to search it again and again for what is left takes seconds."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def _slow_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:

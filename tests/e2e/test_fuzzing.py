@@ -1,8 +1,8 @@
 """schemathesis over the whole API, with the token of a user and of an admin: what it invents, good and bad, alone and
 in sequence, is answered as is described.
 
-By default it takes a few examples for each route, the same every time. `GPUYARD_FUZZ_EXAMPLES=500 GPUYARD_FUZZ_SEED=7`
-looks longer, and elsewhere.
+By default it takes one example for each route besides those of the coverage phase, the same every time.
+`GPUYARD_FUZZ_EXAMPLES=500 GPUYARD_FUZZ_SEED=7` looks longer, and elsewhere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.yard import Yard
 
-FEW = "2"
+FEW = "1"
 EXAMPLES = int(os.environ.get("GPUYARD_FUZZ_EXAMPLES", FEW))
 SEED = os.environ.get("GPUYARD_FUZZ_SEED", "1")
 BRIEF = """
@@ -68,4 +68,4 @@ def test_the_api_is_as_it_is_described(own_yard: Yard, tmp_path: Path, role: str
     log = (own_yard.data_dir / "daemon.log").read_text()
     assert "Traceback" not in log, log[-5000:]
     states = own_yard.client.status()["jobs"]
-    assert sum(states.values()) > 30, states  # that many were taken, so it was not refusals only
+    assert sum(states.values()) > 3 * len(phases), states  # that many were taken, so it was not refusals only
