@@ -107,7 +107,7 @@ def test_a_restart_forgets_neither_charges_nor_who_was_let_in(own_yard: Yard) ->
     own_yard.environment |= PERIOD
     own_yard.serve("--simulate-gpus", "1x16G")
     ids = queue(own_yard, 4)
-    until(lambda: len(running(own_yard, ids)) == 4, "four of 2.1 GiB")
+    until(lambda: all(uses(own_yard, id) for id in ids), "four of 2.1 GiB, begun")
     own_yard.end(signal.SIGKILL)
     own_yard.serve("--simulate-gpus", "1x16G")
     assert running(own_yard, ids) == ids
