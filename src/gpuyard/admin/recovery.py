@@ -5,8 +5,10 @@ it reads nothing of what lies below. But each page can be read by itself, and ho
 table it is of. So what is lost is what stood in damaged pages, and no more.
 
 The log is the truth: events are kept with their numbers, and jobs follow from them. What makes no sense without an
-event that is lost is left out. Of a job that is over and whose events are not all there, its row is kept. A job that
-would wait again since the rest of its story is lost, is cancelled: whether it has run, its folder tells, not the log.
+event that is lost is left out, and a time that fits in nowhere is that of the event before. Of a job that is over and
+whose events are not all there, its row is kept. A job that would wait again since the rest of its story is lost, is
+cancelled: whether it has run, its folder tells, not the log. One that waits, and may have been held, edited or begun
+by what is lost, is held.
 """
 
 from __future__ import annotations
@@ -16,21 +18,22 @@ import mmap
 import os
 import sqlite3
 import struct
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpuyard.config import Settings
-from gpuyard.core.events import Cancelled, Opened, Placed
+from gpuyard.core.events import Cancelled, Held, Opened, Placed
 from gpuyard.core.model import Cluster, Phase
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
 from gpuyard.daemon.jobs.outcomes import UNKNOWN
 from gpuyard.daemon.store import views
-from gpuyard.daemon.store.database import BESIDE, NONSENSE, VERSION, HighWater, open_store, set_aside
+from gpuyard.daemon.store.database import BESIDE, FARTHEST, NONSENSE, VERSION, HighWater, open_store, set_aside
 from gpuyard.daemon.store.log import Store, key_of
 from gpuyard.daemon.store.records import Record, Row, decode, encode
 from gpuyard.daemon.store.views import JobView, fold_view
@@ -38,6 +41,9 @@ from gpuyard.errors import GpuyardError, UserError
 from gpuyard.files import sync
 
 _MESSAGE = "cancelled: what happened after it was submitted could not be read from a damaged store; see its output"
+_HELD = (
+    "held: it could not be read from a damaged store whether it was held, edited or begun; look at it, then release it"
+)
 _OTHERS = {"answers": 3, "runs": 6, "intents": 2}  # tables, and which of their columns is JSON
 _FAR = 2**20  # events that a store is never ahead of its mark
 _NONSENSE = (GpuyardError, OverflowError, *NONSENSE)
@@ -54,6 +60,7 @@ class Recovered:
     expected: int
     jobs: int
     cancelled: list[str]
+    held: list[str]
     former: str  # where the damaged store is now
 
 
@@ -76,15 +83,17 @@ def _recover(settings: Settings, draft: Path) -> Recovered:
     shared = {key: content for key, content in rows["environments"] if key_of(content) == key}
     with closing(open_store(draft)) as target:
         columns = [name for _, name, *_ in target.execute("PRAGMA table_info(jobs)")]
-    found, over = _events(rows["events"], expected), _over(rows["jobs"], columns, shared)
+    found, views_of = _events(rows["events"], expected), _by_rows(rows["jobs"], columns, shared)
+    over = {job: view for job, view in views_of.items() if view.over}
     if not found and not over:
         raise UserError(
             f"nothing can be read of {database}; gpuyard restore FILE puts a backup in its place. If there is none, "
             "move it away: gpuyard up --accept-loss takes up the jobs that have begun by their folders"
         )
-    kept, cancelled = sensible(
-        _whole(found, over, shared), max((view.ended or 0.0 for view in over.values()), default=0.0)
-    )
+    told = _told(found)
+    whole = _whole(found, told, over, shared)
+    last = max((view.ended or 0.0 for view in over.values()), default=0.0)
+    kept, cancelled, held = sensible(whole, last, _doubtful(whole, told, views_of, expected))
     with closing(open_store(draft)) as target:
         _insert(target, "events", [(seq, *encode(record)) for seq, record in kept])
         _insert(target, "environments", list(shared.items()))
@@ -95,8 +104,8 @@ def _recover(settings: Settings, draft: Path) -> Recovered:
     aside = set_aside(database, "damaged", move=True)
     os.replace(draft, database)
     sync(settings.data_dir)
-    dropped = max(0, len(found) + len(cancelled) - len(kept))
-    return Recovered(len(kept), dropped, kept[-1][0], expected, jobs, cancelled, str(aside))
+    dropped = max(0, len(found) + len(cancelled) + len(held) - len(kept))
+    return Recovered(len(kept), dropped, kept[-1][0], expected, jobs, cancelled, held, str(aside))
 
 
 def _rebuild(draft: Path, over: Mapping[str, JobView]) -> int:
@@ -143,11 +152,36 @@ def _events(rows: Sequence[Sequence[Any]], expected: int) -> list[Numbered]:
             record = decode(Row(float(at), kind, job, attempt, data))
             if 0 <= seq <= (expected or seq) + _FAR:
                 found.setdefault(seq, record)
-    return sorted(found.items())
+    numbered = sorted(found.items())
+    times = _rising([record.event.at for _, record in numbered])
+    return [
+        (seq, record if record.event.at == at else Record(replace(record.event, at=at), record.details))
+        for (seq, record), at in zip(numbered, times, strict=True)
+    ]
 
 
-def _over(rows: Sequence[Sequence[Any]], columns: list[str], shared: Mapping[str, str]) -> dict[str, JobView]:
-    """The jobs that are over, by their rows, in the order of submission."""
+def _rising(times: Sequence[float]) -> list[float]:
+    """Times of a log, which never fall: most are kept, and those that fit in nowhere are as the one before."""
+    tails, ends, before = list[float](), list[int](), dict[int, int]()  # of the longest rows that rise
+    for n, at in enumerate(times):
+        if 0 <= at <= FARTHEST:
+            place = bisect_right(tails, at)
+            before[n] = ends[place - 1] if place else -1
+            tails[place : place + 1], ends[place : place + 1] = [at], [n]
+    good, n = set[int](), ends[-1] if ends else -1
+    while n >= 0:
+        good.add(n)
+        n = before[n]
+    latest = times[min(good)] if good else 0.0
+    found = list[float]()
+    for n, at in enumerate(times):
+        latest = at if n in good else latest
+        found.append(latest)
+    return found
+
+
+def _by_rows(rows: Sequence[Sequence[Any]], columns: list[str], shared: Mapping[str, str]) -> dict[str, JobView]:
+    """The jobs by their rows, in the order of submission."""
     found: dict[str, JobView] = {}
     for row in sorted(rows, key=lambda row: row[0]):
         with suppress(*_NONSENSE):
@@ -157,21 +191,44 @@ def _over(rows: Sequence[Sequence[Any]], columns: list[str], shared: Mapping[str
             if key not in shared and key:  # what it did is known, not what it was
                 work = {name: value for name, value in view.work.items() if name != "shared"}
                 view = replace(view, work={"command": [UNKNOWN], "directory": "/", **work})
-            if view.over and Phase(view.state).over:
+            if view.over == Phase(view.state).over:
                 found.setdefault(view.id, view)
     return found
 
 
-def _whole(found: list[Numbered], over: Mapping[str, JobView], shared: Mapping[str, str]) -> list[Numbered]:
+def _told(found: list[Numbered]) -> dict[str, JobView | None]:
+    """The jobs as far as events tell of them."""
+    told: dict[str, JobView | None] = {}
+    for _, record in found:
+        if (job := record.job) is not None:
+            with suppress(*_NONSENSE):
+                told[job] = fold_view(told.get(job), 0, record)
+    return told
+
+
+def _doubtful(
+    found: list[Numbered], told: Mapping[str, JobView | None], rows: Mapping[str, JobView], expected: int
+) -> set[str]:
+    """Jobs that wait by what is left of the log, and may have been held, edited or started by what is lost."""
+    last = found[-1][0] if found else 0
+    complete = bool(found) and last - found[0][0] == len(found) - 1 and last >= expected
+    waiting = [view for view in told.values() if view is not None and view.state == "queued"]
+    return {view.id for view in waiting if not complete and not _is_like(view, rows.get(view.id))}
+
+
+def _is_like(told: JobView, row: JobView | None) -> bool:
+    return row is not None and all(
+        getattr(told, name) == getattr(row, name) for name in ("state", "attempt", "priority", "name")
+    )
+
+
+def _whole(
+    found: list[Numbered], told: Mapping[str, JobView | None], over: Mapping[str, JobView], shared: Mapping[str, str]
+) -> list[Numbered]:
     """The events without those of jobs that are over, and for which some are missing: of these the row is kept.
 
     Nor does a task of an array make sense without what it shares with the others.
     """
-    told: dict[str, JobView | None] = {}
-    for _, record in found:
-        if (job := record.job) is not None and job in over:
-            with suppress(*_NONSENSE):
-                told[job] = fold_view(told.get(job), 0, record)
     partial = {job for job, view in over.items() if not _agree(told.get(job), view)}
     keys = {*shared, None}
     return [one for one in found if one[1].job not in partial and _shared(one[1]) in keys]
@@ -188,8 +245,13 @@ def _agree(told: JobView | None, row: JobView) -> bool:
     return len(facts) == 2 and facts[0] == facts[1]
 
 
-def sensible(found: list[Numbered], at: float = 0.0) -> tuple[list[Numbered], list[str]]:
-    """The events that can follow each other, and the jobs that are cancelled at the end; `at`: where there is none."""
+def sensible(
+    found: list[Numbered], at: float = 0.0, doubtful: Collection[str] = ()
+) -> tuple[list[Numbered], list[str], list[str]]:
+    """The events that can follow each other, and the jobs that are cancelled and held at the end.
+
+    `at`: the time where there is no event; `doubtful`: jobs that are held if they wait.
+    """
     first = next((record.event for _, record in found if isinstance(record.event, Opened)), None)
     if first is None:  # as many GPUs as were used; the next daemon says how many there are
         used = (gpu for _, record in found if isinstance(record.event, Placed) for gpu in record.event.gpus)
@@ -208,8 +270,11 @@ def sensible(found: list[Numbered], at: float = 0.0) -> tuple[list[Numbered], li
     rows = ((job, state.row_of.get(job, -1)) for job in holes)
     cancelled = [job for job, row in rows if row >= 0 and state.phase[row] in (Phase.QUEUED, Phase.HELD)]
     (last, record), at = kept[-1], max(record.event.at for _, record in kept)
-    kept += [(last + n, Record(Cancelled(at, job), {"message": _MESSAGE})) for n, job in enumerate(cancelled, 1)]
-    return kept, cancelled
+    doubtful = [job for job in state.ids if job in doubtful and job not in holes]
+    held = [job for job in doubtful if state.phase[state.row_of[job]] is Phase.QUEUED]
+    more = [Record(Cancelled(at, job), {"message": _MESSAGE}) for job in cancelled]
+    more += [Record(Held(at, job), {"message": _HELD}) for job in held]
+    return [*kept, *((last + n, record) for n, record in enumerate(more, 1))], cancelled, held
 
 
 # -- pages, as https://sqlite.org/fileformat2.html has them --------------------------------------------

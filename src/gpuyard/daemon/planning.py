@@ -62,9 +62,10 @@ def configured_policy(store: Store, settings: Settings) -> ConfiguredPolicy:
     """The policy of the settings; if it was in force before and cannot be loaded any more, its replacement."""
     before = next((record for record in store.latest("PolicySet") if record.details.get("configured")), None)
     try:
-        return ConfiguredPolicy(
-            policy_of_settings(settings, forced_before=forced_hash(before.details) if before else "")
-        )
+        with in_time(".py:" in settings.policy):
+            return ConfiguredPolicy(
+                policy_of_settings(settings, forced_before=forced_hash(before.details) if before else "")
+            )
     except UserError as error:
         if before is None or not isinstance(before.event, PolicySet):
             raise
@@ -189,7 +190,8 @@ class Planning:
             text = record.event.policy
             if len(usable) < 2 and text not in failed and text not in usable:
                 try:
-                    usable[text] = serve_policy(text, forced_before=forced_hash(record.details), limit=limit)
+                    with in_time(".py:" in text):
+                        usable[text] = serve_policy(text, forced_before=forced_hash(record.details), limit=limit)
                 except UserError as error:  # its file is gone, for example: the queue must go on
                     log.warning("policy %s cannot be used any more: %s", text, error)
                     failed.add(text)

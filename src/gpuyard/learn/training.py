@@ -180,7 +180,7 @@ def _search(
         tried = trials.outcomes([_with(start, x).weights for x in asked])
         found = [fitness(outcomes, cost, p99, recipe.longest) for outcomes in tried]
         course.search.tell([(x, f.value) for x, f in zip(asked, found, strict=True)])
-        course.search = _search_of(_numbers_of(course.search))  # rounds it, as a checkpoint would
+        course.search = _search_of(_numbers_of(course.search), recipe.population)  # rounds it, as a checkpoint would
         generation, checked = len(course.steps) + 1, None
         if generation % recipe.check_every == 0 or generation == recipe.generations:
             mean = _with(start, course.search.mean)
@@ -281,13 +281,16 @@ def _resumed(path: Path | None, problems: Sequence[Problem], recipe: Recipe) -> 
         return None
     try:
         found = json.loads(path.read_bytes())
-        fingerprint, best = found["fingerprint"], np.array(found["best"], float)
+        best = np.array(found["best"], float)
+        if found["fingerprint"] != _fingerprint(problems, recipe):
+            raise UserError(
+                f"{path} is of another training: other traces or options; remove it, or choose another --out"
+            )
         steps = [Step(*step) for step in found["steps"]]
-        course = Course(_search_of(found["search"]), best, float(found["best_value"]), steps, int(found["unimproved"]))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):  # without it, training cannot continue
+        search = _search_of(found["search"], recipe.population)
+        course = Course(search, best, float(found["best_value"]), steps, int(found["unimproved"]))
+    except (OSError, ArithmeticError, AssertionError, ValueError, TypeError, KeyError, RecursionError):
         raise UserError(f"{path} cannot be read, so that training cannot go on; remove it to begin anew") from None
-    if fingerprint != _fingerprint(problems, recipe):
-        raise UserError(f"{path} is of another training: other traces or options; remove it, or choose another --out")
     return course
 
 
@@ -296,9 +299,11 @@ def _numbers_of(search: CMA) -> dict[str, Any]:
     return {name: np.asarray(value).tolist() for name, value in search.__getstate__().items()}
 
 
-def _search_of(numbers: Mapping[str, Any]) -> CMA:
+def _search_of(numbers: Mapping[str, Any], population: int) -> CMA:
     """The search with such a state; raises where a file does not hold what a search has."""
-    search = CMA(np.zeros(len(numbers["_mean"])), 1.0, population_size=int(numbers["_popsize"]))
+    if numbers["_popsize"] != population:
+        raise ValueError("a search of another size")
+    search = CMA(np.zeros(len(numbers["_mean"])), 1.0, population_size=population)
     state = search.__getstate__()
     if state.keys() != numbers.keys():
         raise ValueError("the state of another kind of search")

@@ -62,6 +62,7 @@ _SWITCH = 0.0005  # seconds between switches of threads; the default of 5 ms wou
 def serve(settings: Settings, *, accept_loss: bool = False) -> None:
     """Run the daemon until a signal ends it. A condition that keeps it from starting is a `UserError`."""
     _write_log()
+    signal.signal(signal.SIGINT, _interrupt)
     os.umask(0o077)
     sys.setswitchinterval(_SWITCH)
     with ExitStack() as stack:
@@ -104,6 +105,11 @@ def serve(settings: Settings, *, accept_loss: bool = False) -> None:
             credentials = CredentialStore(settings.data_dir / "access.db")
         stack.callback(credentials.close)
         asyncio.run(_serve(daemon, settings, credentials, leases.heartbeats))
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Ctrl-C, by a handler of our own: where a policy's file raises the same, that is its mistake."""
+    raise KeyboardInterrupt
 
 
 def _write_log() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import shutil
@@ -17,7 +18,7 @@ from tests.chaos.checks import check_projections, jobs_of
 
 from gpuyard.admin import recovery
 from gpuyard.config import Settings, settings
-from gpuyard.core.events import Exited, Opened, Placed, Started, Submitted
+from gpuyard.core.events import Exited, Held, Opened, Placed, Started, Submitted
 from gpuyard.core.model import Cluster, Request
 from gpuyard.daemon.background.retention import StoreWatch
 from gpuyard.daemon.store.database import HighWater, Mark, StoreBehind, integrity
@@ -215,6 +216,37 @@ def test_a_job_that_is_over_stays_so_where_its_end_is_lost_from_the_log(place: S
     assert {job: (view.state, view.exit_code) for job, view in after.items()} == {
         job: (view.state, view.exit_code) for job, view in before.items()
     }
+
+
+def test_a_job_that_may_have_been_held_does_not_start_by_itself(place: Settings) -> None:
+    store = Store(place.database)
+    for job in ("11", "12", "13"):
+        store.append([Record(Submitted(20.0, job, Request()), WORK), Record(Held(20.0, job))])
+    store.append([Record(Submitted(21.0, "14", Request()), WORK), Record(Submitted(22.0, "15", Request()), WORK)])
+    store.close()
+    with closing(sqlite3.connect(place.database)) as connection, connection:
+        connection.execute("DELETE FROM events WHERE kind = 'Held' AND job IN ('11', '12')")
+        connection.execute("DELETE FROM jobs WHERE id IN ('12', '14')")
+    found = recovery.recover(place)
+    assert (found.held, found.cancelled, found.dropped) == (["11", "12", "14"], [], 0)
+    states = {job: view.state for job, view in jobs_of(place.database).items() if int(job) > 10}
+    assert states == {"11": "held", "12": "held", "13": "held", "14": "held", "15": "queued"}
+
+
+@pytest.mark.parametrize("at", [1e18, -1.0, math.nan, math.inf, 21.5])
+def test_a_time_that_fits_in_nowhere_is_that_of_the_event_before(place: Settings, at: float) -> None:
+    store = Store(place.database)
+    for n in range(4):
+        store.append([Record(Submitted(20.0 + n / 10, str(11 + n), Request()), WORK)])
+    store.close()
+    with closing(sqlite3.connect(place.database)) as connection, connection:
+        connection.execute("UPDATE events SET at = ? WHERE job = '12'", (at if at == at else "nan",))
+    if at != 21.5:
+        assert "rows of events" in integrity(place.database, thorough=False)
+    recovery.recover(place)
+    assert not integrity(place.database, thorough=True)
+    after = jobs_of(place.database)
+    assert [after[job].submitted for job in ("11", "12", "13", "14")] == [20.0, 20.0, 20.2, 20.3]
 
 
 def test_a_task_that_is_over_is_kept_without_what_it_shared(place: Settings) -> None:

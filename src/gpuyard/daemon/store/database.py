@@ -31,8 +31,10 @@ _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 NONSENSE = (ValueError, LookupError, TypeError, AttributeError)
 """What becomes of values that we did not write, besides errors of SQLite's."""
 _NOT_UTF8 = "Could not decode to UTF-8"
-_UNREADABLE = """SELECT (SELECT count(*) FROM events WHERE data <> '' AND NOT json_valid(data))
-    + (SELECT count(*) FROM jobs WHERE NOT json_valid(work){more})"""
+FARTHEST = 1e10  # seconds since 1970: no time of an event is as late
+_UNREADABLE = f"""SELECT (
+        SELECT count(*) FROM events WHERE NOT at BETWEEN 0 AND {FARTHEST} OR (data <> '' AND NOT json_valid(data))
+    ) + (SELECT count(*) FROM jobs WHERE NOT json_valid(work){{more}})"""
 _MEASURED = 5  # the version in which jobs have what they used
 _MORE = " OR (measured <> '' AND NOT json_valid(measured))"
 _REACHED = """SELECT coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(number) FROM jobs), 0),

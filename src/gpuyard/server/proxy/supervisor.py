@@ -48,6 +48,7 @@ class PageLog:
     def write(self, line: bytes) -> None:
         """Log a line, unless there were too many recently."""
         text = line.decode(errors="replace").rstrip()[:_LONGEST_LINE].removeprefix("page: ")
+        text = "".join(letter if letter.isprintable() else " " for letter in text)
         if not text:
             return
         now = time.monotonic()
