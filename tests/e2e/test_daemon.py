@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -102,6 +103,17 @@ def test_up_and_down(own_yard: Yard) -> None:
         assert own_yard.wait(id)["exit_code"] == 6
     finally:
         own_yard("down")
+
+
+def test_down_names_a_daemon_that_does_not_answer(own_yard: Yard) -> None:
+    with open(own_yard.data_dir / "daemon.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("4711\n")
+        lock.flush()
+        done = own_yard("down")
+    assert done.code == 2
+    assert "a daemon (process 4711) is on" in done.err
+    assert "does not answer; end it first (kill 4711)" in done.err
 
 
 def test_up_shows_why_a_daemon_cannot_begin(own_yard: Yard) -> None:

@@ -83,6 +83,7 @@ def test_after_a_restart_it_gives_way_to_the_one_before_it_too(own_yard: Yard) -
     for harm, why in (
         (flag.touch, "KeyboardInterrupt"),
         (lambda: file.write_text("def later(submit:"), "SyntaxError"),
+        (lambda: file.write_text("raise KeyboardInterrupt('odd')"), "KeyboardInterrupt: odd"),
         (file.unlink, "there is no file"),
     ):
         flag.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,10 @@ def test_an_interrupted_training_goes_on(problem: Problem, tmp_path: Path) -> No
     with pytest.raises(UserError, match="is of another training"):
         train([problem], replace(SMALL, window=50), processes=1, checkpoint=kept)
     whole_file = kept.read_bytes()
-    for planted in (pickle.dumps(Planted(tmp_path / "ran")), b"{}", whole_file.replace(b'"_mean"', b'"_eman"')):
+    odd = [re.sub(rb'"_popsize": \d+', b'"_popsize": ' + size, whole_file) for size in (b"-1", b"1e999", b"1e12")]
+    odd += [re.sub(rb'"_mean": \[[^]]*\]', b'"_mean": ' + mean, whole_file) for mean in (b"[]", b"[1e999]", b"3")]
+    assert whole_file not in odd
+    for planted in (pickle.dumps(Planted(tmp_path / "ran")), b"{}", whole_file.replace(b'"_mean"', b'"_eman"'), *odd):
         kept.write_bytes(planted)
         with pytest.raises(UserError, match="cannot be read, so that training cannot go on"):
             train([problem], SMALL, processes=1, checkpoint=kept)

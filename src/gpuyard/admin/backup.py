@@ -322,7 +322,9 @@ def alone(data_dir: Path) -> Iterator[None]:
         except BlockingIOError as error:
             file.seek(0)
             pid = file.read().strip() or "unknown"
-            raise UserError(f"a daemon (process {pid}) is on {data_dir} and does not answer; end it first") from error
+            raise UserError(
+                f"a daemon (process {pid}) is on {data_dir} and does not answer; end it first (kill {pid})"
+            ) from error
         yield
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuyard.config import settings
 from gpuyard.core.events import Placed, Started, Submitted
 from gpuyard.core.model import Cluster, Request
 from gpuyard.core.plan import Snapshot
 from gpuyard.core.policies import POLICIES
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
+from gpuyard.daemon import planning
 from gpuyard.daemon.commands import FIRST, Previews
 from gpuyard.daemon.planning import in_time
 from gpuyard.errors import UserError
@@ -148,3 +152,13 @@ def test_what_never_ends_is_interrupted() -> None:
         _ = 1 / 0
     with in_time("", 0.0):
         pass
+
+
+def test_a_file_that_does_not_end_does_not_keep_the_daemon_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("while True: pass")
+    monkeypatch.setattr(planning, "in_time", partial(in_time, most=0.05))
+    store: Any = SimpleNamespace(latest=lambda kind: iter(()))
+    with pytest.raises(UserError, match="while everybody waits"):
+        planning.configured_policy(store, settings({"policy": f"{tmp_path}/mine.py:later"}, {}))

@@ -477,3 +477,9 @@ def test_a_path_that_is_too_long_for_an_address_will_do(tmp_path: Path) -> None:
     folder.mkdir()
     with House(folder) as house:
         assert house.ask("GET", "/").status == 200
+
+
+def test_what_the_page_says_does_not_act_on_a_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "gpuyard"):
+        supervisor.PageLog().write(b"page: /page/\x1b[31m\x00\xc2\x9b1m not found\r\n")
+    assert caplog.messages == ["page: /page/ [31m  1m not found"]

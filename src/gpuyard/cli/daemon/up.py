@@ -106,6 +106,10 @@ def down(daemon: LocalOnlyOptions, json: Json = False) -> None:
     try:
         found = stop(client)
     except NoDaemon:
+        data_dir = daemon.settings().data_dir
+        if os.access(data_dir / "daemon.lock", os.R_OK | os.W_OK):
+            with importlib.import_module("gpuyard.admin.backup").alone(data_dir):
+                pass  # else one that hangs has it
         output.say(f"no daemon answers at {client.socket}; there is nothing to end")
         return
     running = found["jobs"].get("running", 0)
