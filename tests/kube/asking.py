@@ -12,7 +12,7 @@ from tests.yard import until
 def message(cluster: Cluster, pod: str, reason: str = "FailedScheduling") -> str:
     """What a pod was told last."""
     found = until(lambda: cluster.events(reason, pod), f"a {reason} of {pod}")
-    return str(max(found, key=lambda event: event["metadata"]["creationTimestamp"])["message"])
+    return str(max(found, key=lambda event: int(event["metadata"]["resourceVersion"]))["message"])
 
 
 def is_bound(cluster: Cluster, name: str, namespace: str = "default") -> bool:

@@ -52,7 +52,7 @@ def test_an_incomplete_gang_waits_and_says_so(cluster: Cluster) -> None:
         gang = members(cluster, "g", 2, size=3, gpus=1, annotations={names.GANG_TIMEOUT: "1s"})
         cluster.pod("single", gpus=1)
         cluster.wait_bound(["single"])
-        assert message(cluster, "g0") == "waits: gang g has 2 of 3 members"
+        until(lambda: message(cluster, "g0") == "waits: gang g has 2 of 3 members", "that it is told of both")
         assert message(cluster, "g0", "GangIncomplete") == "gang g has been incomplete for 1 s"
         assert message(cluster, "g1", "GangIncomplete")
         assert placed(cluster, gang) == 0
