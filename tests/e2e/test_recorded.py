@@ -79,7 +79,7 @@ def test_what_a_gpu_does_changes_when_a_job_comes_and_when_it_goes(own_yard: Yar
     until(lambda: seen(since), "a first look")
     for number in (1, 2):  # whatever the time since the last look
         time.sleep(0.7)
-        job = ran(own_yard, "--", "sleep", "0.7")
+        job = ran(own_yard, "--", "sleep", "1.7")  # a look at its start, and one a second later
         began, ended = (datetime.fromisoformat(job[name]).timestamp() for name in ("started_at", "ended_at"))
         values = until(partial(seen, ended), "a look after the end")
         busy = [(at, power) for at, power in values if began + 0.001 < at <= ended]  # texts leave out parts of a ms

@@ -119,8 +119,9 @@ def _node(world: ClusterState, observed: GpuUsage, state: State, n: int, on: dic
     layout = world.layout
     node = world.nodes.get(layout.nodes[n].name, layout.nodes[n])
     size = layout.memory[n] if layout.memory[n] > UNKNOWN else 0.0
-    closed = world.hosts.is_closed(node)
-    free = world.hosts.free_on(node.name) if node.name in world.nodes else (0.0, 0.0)
+    is_there = node.name in world.nodes
+    closed = not is_there or world.hosts.is_closed(node)
+    free = world.hosts.free_on(node.name) if is_there else (0.0, 0.0)
     gpus = []
     for gpu in layout.all_of(n):
         index, rows = gpu - layout.first[n], on.get(gpu, [])

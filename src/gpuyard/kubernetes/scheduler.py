@@ -147,14 +147,15 @@ class Scheduler:
         for message in self._messages(first):
             self.take_in(message, now)
         self.heard_at = now
-        while not self._asked.empty():
+        if self.ready:
+            led, self._led = self._led, self.leads
+            self.world.stale = self.world.stale or (self._led and not led)  # a former leader's promises are on the pods
+            self.world.settle(now)
+        while not self._asked.empty():  # after that: a node may have gone
             question, answer = self._asked.get()
             answer.put(question())
         if not self.ready:
             return
-        led, self._led = self._led, self.leads
-        self.world.stale = self.world.stale or (self._led and not led)  # a former leader's promises are on the pods
-        self.world.settle(now)
         if not self._led:
             return
         self.evictions.end_spared(now)
