@@ -8,6 +8,7 @@ import resource
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 from http.cookies import SimpleCookie
 from pathlib import Path
@@ -67,6 +68,24 @@ def test_a_daemon_speaks_tls(own_yard: Yard, files: Path) -> None:
     assert f"warning   anybody on this machine may read the key in {files / 'one.key'}" in own_yard("status").out
     assert own_yard("doctor").out.count("may read the key") == 1, "though the doctor's own settings name no key"
     (files / "one.key").chmod(0o600)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_client_that_leaves_its_stream_leaves_no_traceback(own_yard: Yard, files: Path, reset: bool) -> None:
+    own_yard.environment["GPUYARD_SINGLE_USER"] = "true"
+    own_yard.serve("--port", "0", "--tls-cert", str(files / "one.crt"), "--tls-key", str(files / "one.key"))
+    where = urlsplit(own_yard.client.status()["url"])
+    trusting = ssl.create_default_context(cafile=str(files / "one.crt"))
+    for _ in range(4):
+        plain = socket.create_connection((where.hostname, where.port or 0), PATIENCE)
+        if reset:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with trusting.wrap_socket(plain, server_hostname="127.0.0.1") as stream:
+            stream.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
+            assert stream.recv(1000).startswith(b"HTTP/1.1 200")
+        own_yard.wait(own_yard.submit("--", "true"))  # which they would have been told
+    own_yard.end()
+    assert "Traceback" not in (own_yard.data_dir / "daemon.log").read_text()
 
 
 def test_who_connects_and_says_nothing_takes_no_place_of_others(own_yard: Yard, files: Path) -> None:
