@@ -272,9 +272,10 @@ def test_keys_are_left_to_a_pager(yard: Yard) -> None:
 def test_who_writes_for_nobody_learns_of_it(yard: Yard) -> None:
     given = {"cwd": yard.cwd, "env": yard.environment, "text": True, "timeout": PATIENCE}
     run = f"{sys.executable} -m gpuyard run"
-    line = f"{run} -- sh -c 'yes; echo $? >&2; exit 4' | head -1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, check=True, **given)  # type: ignore[call-overload]
-    assert (done.stdout, done.stderr) == ("y\n4\n", "141\n")
+    for reader in ("head -1", "(sleep 1; head -1)"):  # when much more is written than is read
+        line = f"{run} -- sh -c 'yes; echo $? >&2; exit 4' | {reader}; echo ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", line], capture_output=True, check=True, **given)  # type: ignore[call-overload]
+        assert (done.stdout, done.stderr) == ("y\n4\n", "141\n")
     line = f"{run} -- echo hi >/dev/full"
     done = subprocess.run(["bash", "-c", line], capture_output=True, check=False, **given)  # type: ignore[call-overload]
     assert done.returncode == 1

@@ -2,9 +2,9 @@
 
 Run as a script it is the job's parent (`main`), started by the daemon as the job's user: it connects to the socket of
 who waits for it, gives the job their input, or a terminal of its own if theirs is one, and copies what the job writes
-to its log and to them. The log comes first and never blocks. Who cannot keep up, or has gone, is left, and the job goes
-on; so it does without the daemon. Only who types is waited for, while they read at all, so that they can go on typing.
-`Desk` is the other side. A script imports nothing of gpuyard, to start quickly.
+to its log and to them. The log comes first. Who is behind is waited for while they read at all, as here: they may yet
+type, or close the output. Who reads nothing for some seconds, or has gone, is left, and the job goes on; so it does
+without the daemon. `Desk` is the other side. A script imports nothing of gpuyard, to start quickly.
 """
 
 from __future__ import annotations
@@ -181,8 +181,8 @@ class _Parent:
 
     @property
     def _is_behind(self) -> bool:
-        """Whether the job's output has to wait for somebody who types."""
-        return bool(self._connection and self._into) and not self._ended and len(self._unsent) > _MOST
+        """Whether the job's output has to wait for who reads it."""
+        return self._connection is not None and not self._ended and len(self._unsent) > _MOST
 
     def _copy(self, fd: int) -> bool:
         """Copy a piece of output to the log, and queue it; whether there was any."""
@@ -208,7 +208,7 @@ class _Parent:
         if self._connection is not None:
             self._unsent += message
             self._send()
-        if self._connection is not None and len(self._unsent) > _MOST and not self._is_behind:
+        if self._connection is not None and self._ended and len(self._unsent) > _MOST:
             self._leave()
 
     def _send(self) -> None:
