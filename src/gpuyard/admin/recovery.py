@@ -213,13 +213,7 @@ def _doubtful(
     last = found[-1][0] if found else 0
     complete = bool(found) and last - found[0][0] == len(found) - 1 and last >= expected
     waiting = [view for view in told.values() if view is not None and view.state == "queued"]
-    return {view.id for view in waiting if not complete and not _is_like(view, rows.get(view.id))}
-
-
-def _is_like(told: JobView, row: JobView | None) -> bool:
-    return row is not None and all(
-        getattr(told, name) == getattr(row, name) for name in ("state", "attempt", "priority", "name")
-    )
+    return {view.id for view in waiting if not complete and not _agree(view, rows.get(view.id))}
 
 
 def _whole(
@@ -240,8 +234,9 @@ def _shared(record: Record) -> str | None:
     return key
 
 
-def _agree(told: JobView | None, row: JobView) -> bool:
-    facts = [(view.state, view.attempt, view.exit_code, view.ended) for view in (told, row) if view is not None]
+def _agree(told: JobView | None, row: JobView | None) -> bool:
+    """Whether events and a row tell the same of a job, as far as events change it."""
+    facts = [(v.state, v.attempt, v.exit_code, v.ended, v.priority, v.name) for v in (told, row) if v is not None]
     return len(facts) == 2 and facts[0] == facts[1]
 
 
