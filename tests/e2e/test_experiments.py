@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.engine import alive
 from tests.yard import Yard, finish, until
 
 from gpuyard.recordings.textform import read_recording
@@ -56,14 +56,6 @@ def here(tmp_path: Path) -> Yard:
 def write(here: Yard, text: str, name: str = "e.yaml") -> str:
     (here.cwd / name).write_text(text)
     return name
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
 
 
 def overlap(jobs: list[dict[str, str]]) -> bool:
@@ -147,7 +139,7 @@ def test_an_experiment_that_is_killed_goes_on_with_what_is_missing(here: Yard) -
     process, job = begin(here, "out/runs/first-0-1.json")
     process.kill()
     finish(process)
-    until(lambda: is_gone(job), "the end of its job, which nobody else could end")
+    until(lambda: not alive(job), "the end of its job, which nobody else could end")
     first = here.cwd / "out" / "runs" / "first-0-1.json"
     before = first.stat().st_mtime_ns
     (here.cwd / "hold").unlink()
@@ -164,7 +156,7 @@ def test_an_experiment_that_is_interrupted_leaves_nothing_behind(here: Yard) -> 
     done = finish(process)
     assert done.code == 130, done
     assert "the same command goes on with what is missing" in done.err
-    assert is_gone(job)
+    assert not alive(job)
     assert not (here.cwd / "out" / "yard").exists()
     assert "no run is done yet" in here("experiment", "show", "out").err
 

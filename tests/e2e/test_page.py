@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.engine import alive
 from tests.doors import Door
 from tests.users import User, reachable_folder, require_root
 from tests.web import ask
@@ -43,13 +44,6 @@ def running(yard: Yard) -> dict[str, Any]:
     return page_of(yard)
 
 
-def is_there(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 def test_its_end_is_nobodys_end_but_its_own_and_it_ends_with_the_daemon(own_yard: Yard) -> None:
     own_yard.environment["GPUYARD_SINGLE_USER"] = "true"
     own_yard.serve("--port", "0", "--page", "on")
@@ -73,12 +67,12 @@ def test_its_end_is_nobodys_end_but_its_own_and_it_ends_with_the_daemon(own_yard
     assert f"page      {url}/, running, pid {second['pid']}, 1 restart" in own_yard("status").out
 
     own_yard.end(signal.SIGKILL)
-    until(lambda: not is_there(second["pid"]), "the end of the page's process")
+    until(lambda: not alive(second["pid"]), "the end of the page's process")
     own_yard.serve("--port", url.rpartition(":")[2], "--page", "on")
     third = running(own_yard)
     assert own_yard.client.job(job)["state"] == "running"
     own_yard.end()
-    assert not is_there(third["pid"])
+    assert not alive(third["pid"])
     assert [path.name for path in own_yard.data_dir.glob("*.sock")] == ["gpuyard.sock"]  # the next daemon has it again
 
 
