@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,6 +115,22 @@ class Hollow:
         """The bytes that are used on a GPU now."""
         with self._lock:
             return self.machines[node].used(gpu)
+
+    def finish(self, pod: str) -> None:
+        """Let a pod end now, as if its time were over."""
+        with self._lock:
+            task = self._task(pod)
+            task.behaviour = replace(task.behaviour, run=task.progress)
+
+    def grow(self, pod: str, size: float, seconds: float) -> None:
+        """Let what a pod uses on each GPU grow to this many bytes, from now on, in so many of its seconds."""
+        with self._lock:
+            task = self._task(pod)
+            points = ((0.0, task.held), (task.progress, task.held), (task.progress + seconds, size))
+            task.behaviour = replace(task.behaviour, memory=points)
+
+    def _task(self, pod: str) -> Task:
+        return next(one.task for one in self._residents.values() if one.task.name == pod)
 
     # -- running ------------------------------------------------------------------------------------
 
