@@ -189,6 +189,8 @@ def _print_recovered(facts: dict[str, Any]) -> None:
         output.say(f"cancelled, since it is not known whether they have run: {_named(facts['cancelled'])}")
     if facts["held"]:
         output.say(f"held, since it is not known whether they were held, edited or begun: {_named(facts['held'])}")
+    if facts["running"]:
+        output.say(f"running, by their processes: {_named(facts['running'])}")
     if facts["last"] < facts["expected"]:
         lost = output.many(facts["expected"] - facts["last"], "event")
         output.say(f"the last {lost} cannot be read; gpuyard up --accept-loss goes on without them")
