@@ -154,7 +154,7 @@ def _events(rows: Sequence[Sequence[Any]], expected: int) -> list[Numbered]:
     for seq, at, kind, job, attempt, data in rows:
         with suppress(*_NONSENSE):
             record = decode(Row(float(at), kind, job, attempt, data))
-            if 0 <= seq <= (expected or seq) + _FAR:
+            if 0 <= seq <= (expected or seq) + _FAR and (job is None or number_of(job)):
                 found.setdefault(seq, record)
     numbered = sorted(found.items())
     times = _rising([record.event.at for _, record in numbered])

@@ -235,6 +235,14 @@ def test_a_job_that_may_have_been_held_does_not_start_by_itself(place: Settings)
     assert states == {"11": "held", "12": "held", "13": "held", "14": "held", "15": "queued"}
 
 
+def test_an_id_that_nobody_was_given_is_no_job(place: Settings) -> None:
+    with closing(sqlite3.connect(place.database)) as connection, connection:
+        connection.execute("UPDATE events SET job = '3 ' WHERE job = '3' AND kind = 'Submitted'")
+        connection.execute("UPDATE jobs SET id = '4_r' WHERE id = '4'")
+    found = recovery.recover(place)
+    assert (found.held, found.cancelled, set(jobs_of(place.database))) == ([], [], set(map(str, range(1, 11))))
+
+
 @pytest.mark.parametrize("at", [1e18, -1.0, math.nan, math.inf, 21.5])
 def test_a_time_that_fits_in_nowhere_is_that_of_the_event_before(place: Settings, at: float) -> None:
     store = Store(place.database)
