@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard.admin.recovery import recover
 from gpuyard.client.client import Client
 from gpuyard.client.transport import Refused
+from gpuyard.config import settings
 from gpuyard.core.events import Exited, Opened, Placed, Started, Submitted
 from gpuyard.core.model import Cluster, Request
 from gpuyard.daemon.store.log import Store
@@ -136,6 +138,34 @@ def test_a_daemon_whose_store_lost_writes_goes_on_with_what_folders_tell(tmp_pat
         daemon.stop()
         check_starts(read_stamps(stamps))
         check_times(daemon.data_dir / "gpuyard.db")
+        check_projections(daemon.data_dir / "gpuyard.db")
+    finally:
+        daemon.close()
+
+
+@pytest.mark.parametrize("lost", ["kind <> 'Opened'", "kind <> 'Submitted'", "kind = 'Placed'"])
+def test_a_job_that_runs_keeps_its_gpu_where_the_store_is_recovered_without_it(tmp_path: Path, lost: str) -> None:
+    stamps = tmp_path / "stamps"
+    stamps.mkdir()
+    daemon = Daemon(tmp_path / "data")
+    try:
+        daemon.start()
+        client = daemon.client
+        running = client.submit(job_command(stamps, tmp_path / "end"), directory="/", environment=VARIABLES)
+        client.job(running, wait=PATIENCE, until="start")
+        daemon.stop()
+        place = settings({"data_dir": daemon.data_dir}, {})
+        with closing(sqlite3.connect(place.database)) as connection, connection:
+            connection.execute(f"DELETE FROM events WHERE job = ? AND {lost}", (running,))
+            connection.execute("DELETE FROM jobs")
+        assert recover(place).running == [running]
+        daemon.start("--accept-loss")  # the newest events are lost as well
+        found = client.job(running)
+        assert (found["state"], found["gpus"], found["attempt"]) == ("running", [0], 1)
+        (tmp_path / "end").touch()
+        assert client.wait(running, timeout=PATIENCE)["exit_code"] == exit_code(running)
+        daemon.stop()
+        check_starts(read_stamps(stamps))
         check_projections(daemon.data_dir / "gpuyard.db")
     finally:
         daemon.close()

@@ -112,6 +112,27 @@ def test_back_to_a_backup_while_jobs_run(long_yard: Yard) -> None:
     yard.clear()
 
 
+def test_what_a_backup_does_not_know_keeps_its_gpus(long_yard: Yard) -> None:
+    yard = long_yard
+    yard.serve()
+    waiting = yard.submit("--hold", "--", "sh", "-c", GO_ON)
+    file = yard.cwd / "backup.tar"
+    assert yard("backup", file).code == 0
+    assert yard("release", waiting).code == 0
+    late = yard.submit("--gpus", "2", "--", "sh", "-c", GO_ON)
+    for job in (waiting, late):
+        yard.await_output(job, b"on\n")
+    before = {job["id"]: job["gpus"] for job in yard.client.jobs()}
+    restored = yard.process("restore", file, "--force")
+    assert f"given up: jobs {late}, {waiting}; what runs goes on and keeps its GPUs" in restored.err
+    assert {job["id"]: job["gpus"] for job in yard.client.jobs(state="running")} == before
+    over = yard.submit("--", "true")
+    assert set(yard.wait(over)["gpus"]).isdisjoint(gpu for gpus in before.values() for gpu in gpus)
+    (yard.cwd / "go").touch()
+    assert [(yard.wait(job)["exit_code"], yard.wait(job)["attempt"]) for job in before] == [(6, 1), (6, 1)]
+    assert [yard.client.log(job).data for job in before] == [b"on\noff\n", b"on\noff\n"]
+
+
 def test_what_ended_since_the_backup_does_not_run_again(long_yard: Yard) -> None:
     yard = long_yard
     yard.serve()

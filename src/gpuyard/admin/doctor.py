@@ -20,6 +20,7 @@ from gpuyard.client.transport import Refused
 from gpuyard.config import NO_PORT, PORT, Settings
 from gpuyard.daemon.store.database import VERSION, WAY_OUT, integrity
 from gpuyard.engines.local import stored_attempts
+from gpuyard.engines.local.wrapper import Claim, read_claim
 from gpuyard.engines.mps_control import program
 from gpuyard.errors import UserError
 from gpuyard.notify.subscriptions import REMOVED, TEST
@@ -239,13 +240,28 @@ def leftovers(patient: Installation) -> Iterator[Finding]:
     if strays:
         numbers, several = " ".join(map(str, strays)), len(strays) > 1
         text = f"{len(strays)} process{'es' * several} of jobs, of which ones is not known: {numbers}"
-        yield warn(check, text, f"they end with the last job that may have started them; or kill {numbers}")
+        mend = f"kill {numbers}; without cgroups they also end with the last job that may have started them"
+        yield warn(check, text, mend)
     if former:
         which = ", ".join(former[:_NAMED])
         text = f"{len(former)} of the running jobs ({which}) began before this daemon did, and without a cgroup"
         yield warn(check, text, "a process that hides from such a job can outlive it; look for it when the job is over")
     if not left and not strays and not former:
-        yield ok(check, "no process is left of a job that is over")
+        unseen = _unseen(patient)
+        which = f", as far as can be seen: {', '.join(unseen[:_NAMED])} began before this daemon did, without a cgroup"
+        yield ok(check, "no process is left of a job that is over" + (which if unseen else ""))
+
+
+def _unseen(patient: Installation) -> list[str]:
+    """Jobs that are over and whose orphans a former daemon had, if they had any."""
+    if not patient.status:
+        return []
+    since = datetime.fromisoformat(patient.status["since"]).timestamp()
+    with closing(read_only(patient.settings.database)) as connection:
+        query = "SELECT id, attempt FROM jobs WHERE ended >= ? AND started < ? ORDER BY number"
+        rows = connection.execute(query, (since, since)).fetchall()
+    claims = ((job, read_claim(patient.settings.jobs_dir / job / str(attempt))) for job, attempt in rows)
+    return [f"job {job}" for job, claim in claims if isinstance(claim, Claim) and not claim.cgroup]
 
 
 def notifications(patient: Installation) -> Finding | None:

@@ -8,7 +8,7 @@ The log is the truth: events are kept with their numbers, and jobs follow from t
 event that is lost is left out, and a time that fits in nowhere is that of the event before. Of a job that is over and
 whose events are not all there, its row is kept. A job that would wait again since the rest of its story is lost, is
 cancelled: whether it has run, its folder tells, not the log. One that waits, and may have been held, edited or begun
-by what is lost, is held.
+by what is lost, is held. One whose processes live runs, whatever is left of its story: its GPUs are not given twice.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.config import Settings
-from gpuyard.core.events import Cancelled, Held, Opened, Placed
+from gpuyard.core.events import Cancelled, Held, Opened, Placed, Started
 from gpuyard.core.model import Cluster, Phase
 from gpuyard.core.state import State
 from gpuyard.core.transitions import apply
-from gpuyard.daemon.jobs.outcomes import UNKNOWN
+from gpuyard.daemon.jobs.outcomes import UNKNOWN, LostJob, beginning, running_jobs
 from gpuyard.daemon.store import views
 from gpuyard.daemon.store.database import BESIDE, FARTHEST, NONSENSE, VERSION, HighWater, open_store, set_aside
 from gpuyard.daemon.store.log import Store, key_of
@@ -39,6 +39,7 @@ from gpuyard.daemon.store.records import Record, Row, decode, encode
 from gpuyard.daemon.store.views import JobView, fold_view
 from gpuyard.errors import GpuyardError, UserError
 from gpuyard.files import sync
+from gpuyard.spec.notation import number_of
 
 _MESSAGE = "cancelled: what happened after it was submitted could not be read from a damaged store; see its output"
 _HELD = (
@@ -46,7 +47,7 @@ _HELD = (
 )
 _OTHERS = {"answers": 3, "runs": 6, "intents": 2}  # tables, and which of their columns is JSON
 _FAR = 2**20  # events that a store is never ahead of its mark
-_NONSENSE = (GpuyardError, OverflowError, *NONSENSE)
+_NONSENSE = (GpuyardError, OverflowError, StopIteration, *NONSENSE)
 
 Numbered = tuple[int, Record]
 Rows = Mapping[str, list[Sequence[Any]]]  # by table
@@ -61,6 +62,7 @@ class Recovered:
     jobs: int
     cancelled: list[str]
     held: list[str]
+    running: list[str]  # by their processes, not by what is left of the log
     former: str  # where the damaged store is now
 
 
@@ -93,7 +95,8 @@ def _recover(settings: Settings, draft: Path) -> Recovered:
     told = _told(found)
     whole = _whole(found, told, over, shared)
     last = max((view.ended or 0.0 for view in over.values()), default=0.0)
-    kept, cancelled, held = sensible(whole, last, _doubtful(whole, told, views_of, expected))
+    doubtful, living = _doubtful(whole, told, views_of, expected), list(running_jobs(settings.jobs_dir))
+    kept, cancelled, held, running = sensible(whole, last, doubtful, living)
     with closing(open_store(draft)) as target:
         _insert(target, "events", [(seq, *encode(record)) for seq, record in kept])
         _insert(target, "environments", list(shared.items()))
@@ -104,8 +107,9 @@ def _recover(settings: Settings, draft: Path) -> Recovered:
     aside = set_aside(database, "damaged", move=True)
     os.replace(draft, database)
     sync(settings.data_dir)
-    dropped = max(0, len(found) + len(cancelled) + len(held) - len(kept))
-    return Recovered(len(kept), dropped, kept[-1][0], expected, jobs, cancelled, held, str(aside))
+    there = {id(record) for _, record in kept}
+    dropped = sum(id(record) not in there for _, record in found)
+    return Recovered(len(kept), dropped, kept[-1][0], expected, jobs, cancelled, held, running, str(aside))
 
 
 def _rebuild(draft: Path, over: Mapping[str, JobView]) -> int:
@@ -150,7 +154,7 @@ def _events(rows: Sequence[Sequence[Any]], expected: int) -> list[Numbered]:
     for seq, at, kind, job, attempt, data in rows:
         with suppress(*_NONSENSE):
             record = decode(Row(float(at), kind, job, attempt, data))
-            if 0 <= seq <= (expected or seq) + _FAR:
+            if 0 <= seq <= (expected or seq) + _FAR and (job is None or number_of(job)):
                 found.setdefault(seq, record)
     numbered = sorted(found.items())
     times = _rising([record.event.at for _, record in numbered])
@@ -187,13 +191,21 @@ def _by_rows(rows: Sequence[Sequence[Any]], columns: list[str], shared: Mapping[
         with suppress(*_NONSENSE):
             values = dict(zip(columns, row, strict=True))
             key = json.loads(values["work"]).get("shared")
-            view = views.from_row((*(values[name] for name in views.COLUMNS), shared.get(key)))
+            view = views.from_row((*(values[name] for name in views.COLUMNS), shared.get(key)), repair=True)
             if key not in shared and key:  # what it did is known, not what it was
                 work = {name: value for name, value in view.work.items() if name != "shared"}
                 view = replace(view, work={"command": [UNKNOWN], "directory": "/", **work})
-            if view.over == Phase(view.state).over:
-                found.setdefault(view.id, view)
+            if view.over == Phase(view.state).over and number_of(view.id):
+                found.setdefault(view.id, _with_times(view))
     return found
+
+
+def _with_times(view: JobView) -> JobView:
+    """A time that cannot be is another one of the job's."""
+    times = [view.submitted, view.started, view.ended]
+    good = next(at for at in times if at is not None and 0 <= at <= FARTHEST)
+    submitted, started, ended = (at if at is None or 0 <= at <= FARTHEST else good for at in times)
+    return replace(view, submitted=submitted or good, started=started, ended=ended)
 
 
 def _told(found: list[Numbered]) -> dict[str, JobView | None]:
@@ -241,11 +253,11 @@ def _agree(told: JobView | None, row: JobView | None) -> bool:
 
 
 def sensible(
-    found: list[Numbered], at: float = 0.0, doubtful: Collection[str] = ()
-) -> tuple[list[Numbered], list[str], list[str]]:
-    """The events that can follow each other, and the jobs that are cancelled and held at the end.
+    found: list[Numbered], at: float, doubtful: Collection[str], living: Sequence[LostJob]
+) -> tuple[list[Numbered], list[str], list[str], list[str]]:
+    """The events that can follow each other, and the jobs that are cancelled, held and running at the end.
 
-    `at`: the time where there is no event; `doubtful`: jobs that are held if they wait.
+    `at`: the time where there is no event; `doubtful`: jobs that are held if they wait; `living`: jobs that run.
     """
     first = next((record.event for _, record in found if isinstance(record.event, Opened)), None)
     if first is None:  # as many GPUs as were used; the next daemon says how many there are
@@ -262,14 +274,21 @@ def sensible(
         except _NONSENSE:
             if record.job is not None:
                 holes[record.job] = None
+    (last, record), at = kept[-1], max(record.event.at for _, record in kept)
+    more, running = list[Record](), list[str]()
+    for lost in living:
+        with suppress(*_NONSENSE):
+            for event, details in beginning(state, lost, at):
+                apply(state, event)
+                more.append(Record(event, details))
+                running += [lost.job] if isinstance(event, Started) else []
     rows = ((job, state.row_of.get(job, -1)) for job in holes)
     cancelled = [job for job, row in rows if row >= 0 and state.phase[row] in (Phase.QUEUED, Phase.HELD)]
-    (last, record), at = kept[-1], max(record.event.at for _, record in kept)
     doubtful = [job for job in state.ids if job in doubtful and job not in holes]
     held = [job for job in doubtful if state.phase[state.row_of[job]] is Phase.QUEUED]
-    more = [Record(Cancelled(at, job), {"message": _MESSAGE}) for job in cancelled]
+    more += [Record(Cancelled(at, job), {"message": _MESSAGE}) for job in cancelled]
     more += [Record(Held(at, job), {"message": _HELD}) for job in held]
-    return [*kept, *((last + n, record) for n, record in enumerate(more, 1))], cancelled, held
+    return [*kept, *((last + n, record) for n, record in enumerate(more, 1))], cancelled, held, running
 
 
 # -- pages, as https://sqlite.org/fileformat2.html has them --------------------------------------------

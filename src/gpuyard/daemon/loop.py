@@ -298,7 +298,7 @@ class Daemon:
 
         def take_over(now: float) -> None:
             lost = self.store.lost
-            found = salvaged(self.context) if any(lost) else []
+            found = salvaged(self.context, over=any(lost))
             more = {**details, **({"lost": lost._asdict()} if any(lost) else {}), **self.context.boot.details()}
             if not self.store.last:  # a log begins with this
                 self.record(Opened(min([now, *(at for at, _ in found)]), cluster, gpus), **more)

@@ -8,8 +8,9 @@ import os
 import random
 import shutil
 import sqlite3
+import struct
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from gpuyard.daemon.store.log import Intent, Store, hashed
 from gpuyard.daemon.store.records import Record
 from gpuyard.engines.local import stored_attempts
 from gpuyard.errors import UserError
+from gpuyard.server.responses import job_json
 from gpuyard.spec.work import Work
 
 WORK = {"work": Work(("python", "train.py"), "/home/ann", name="train").to_json()}
@@ -233,6 +235,14 @@ def test_a_job_that_may_have_been_held_does_not_start_by_itself(place: Settings)
     assert states == {"11": "held", "12": "held", "13": "held", "14": "held", "15": "queued"}
 
 
+def test_an_id_that_nobody_was_given_is_no_job(place: Settings) -> None:
+    with closing(sqlite3.connect(place.database)) as connection, connection:
+        connection.execute("UPDATE events SET job = '3 ' WHERE job = '3' AND kind = 'Submitted'")
+        connection.execute("UPDATE jobs SET id = '4_r' WHERE id = '4'")
+    found = recovery.recover(place)
+    assert (found.held, found.cancelled, set(jobs_of(place.database))) == ([], [], set(map(str, range(1, 11))))
+
+
 @pytest.mark.parametrize("at", [1e18, -1.0, math.nan, math.inf, 21.5])
 def test_a_time_that_fits_in_nowhere_is_that_of_the_event_before(place: Settings, at: float) -> None:
     store = Store(place.database)
@@ -297,6 +307,9 @@ def test_recovery_keeps_tasks_with_what_they_share_and_long_requests(place: Sett
     [
         "UPDATE events SET data = '{' WHERE seq = 2",
         "UPDATE jobs SET measured = CAST(X'7B2270656100FF' AS TEXT) WHERE number = 2",
+        "UPDATE jobs SET work = replace(work, 'gpu_count', 'gpu_counu') WHERE number = 2",
+        "UPDATE jobs SET ended = 1e300 WHERE number = 2",
+        "UPDATE jobs SET started = -1 WHERE number = 2",
     ],
 )
 def test_rows_that_make_no_sense_are_damage(place: Settings, damage: str) -> None:
@@ -305,6 +318,37 @@ def test_rows_that_make_no_sense_are_damage(place: Settings, damage: str) -> Non
     store._connection.execute(damage)
     assert "1 rows of events or jobs cannot be read" in StoreWatch(store, print).check()
     store.close()
+
+
+def test_what_is_recovered_of_rows_with_a_flipped_bit_can_be_shown(place: Settings) -> None:
+    """Also where it is JSON as before, with another name for a field, or a time of another age."""
+    store = Store(place.database)
+    work = Work(("python", "train.py"), "/home/ann", name="train", tags=("a", "b"), time_limit=90.0).to_json()
+    measured = {"peak": 1e9, "mean": 9e8, "samples": 3, "period": 1.0, "seconds": 2.0, "energy_wh": 0.5}
+    last = 11 + 400
+    for number in range(11, last):
+        job, at = str(number), 20.0 + number
+        request = Request(gpus=2, estimate=60.0, memory=1e9, compute=0.0, begin=10.0, scope=(0, 1))
+        store.append([Record(Submitted(at, job, request), {"work": work}), Record(Placed(at, job, 1, (0, 1)))])
+        store.append([Record(Started(at, job, 1)), Record(Exited(at, job, 1, 1), {"measured": measured})])
+    store.close()
+    rng = random.Random(7)
+    with closing(sqlite3.connect(place.database)) as connection, connection:
+        connection.execute("DELETE FROM events WHERE CAST(job AS INTEGER) > 10")
+        for number in range(11, last):
+            column = ("work", "measured", "submitted", "started", "ended", "gpus", "id")[number % 7]
+            (value,) = connection.execute(f"SELECT {column} FROM jobs WHERE number = ?", (number,)).fetchone()
+            content = bytearray(struct.pack(">d", value) if isinstance(value, float) else value.encode())
+            content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+            changed = struct.unpack(">d", content)[0] if isinstance(value, float) else content.decode(errors="replace")
+            with suppress(sqlite3.OperationalError):  # an index goes by the JSON, which is none
+                connection.execute(f"UPDATE OR IGNORE jobs SET {column} = ? WHERE number = ?", (changed, number))
+    recovery.recover(place)
+    assert not integrity(place.database, thorough=True)
+    jobs = jobs_of(place.database)
+    assert len(jobs) > 300
+    for view in jobs.values():
+        job_json(view)
 
 
 def test_a_job_in_a_state_that_there_is_not_is_not_recovered(place: Settings) -> None:

@@ -92,6 +92,17 @@ def test_the_next_attempt_begins_anew(measures: Measures) -> None:
     assert measures.take("1", 1, 0.0, 2.0)["peak"] is None  # a late report on what is over
 
 
+def test_a_clock_that_was_set_adds_nothing(measures: Measures) -> None:
+    look(measures, 100.0, Seen("1", 1, 90.0, {0: 5}, watts=100.0))
+    look(measures, 110.0, Seen("1", 1, 90.0, {0: 9}, watts=100.0))
+    look(measures, 3720.0, Seen("1", 1, 3690.0, {0: 9}, watts=100.0))
+    found = measures.of("1")
+    assert found is not None
+    assert (found.seconds, found.settled, found.period, found.energy_wh) == (30.0, 10.0, 10.0, round(3000 / 3600, 6))
+    ended = measures.take("1", 1, 7290.0, 7325.0)  # once more, with no look since
+    assert (ended["seconds"], ended["settled"], ended["energy_wh"]) == (35.0, 15.0, round(3500 / 3600, 6))
+
+
 def test_what_is_over_is_forgotten(measures: Measures) -> None:
     look(measures, 1.0, Seen("1", 1, 0.0, {0: G}))
     measures.note(2.0, [], never)

@@ -17,6 +17,7 @@ import pytest
 
 from gpuyard.config import Settings
 from gpuyard.core.events import (
+    ClockSet,
     Event,
     Exited,
     GpusRestored,
@@ -100,6 +101,17 @@ def kept(settings: Settings) -> list[str]:
 
 def known(settings: Settings) -> list[str]:
     return [view.id for view in Reader(settings.database).jobs(over=None, wanted={})]
+
+
+@pytest.mark.parametrize("ago", [0.1, 1.1])
+def test_a_clock_that_was_set_ahead_removes_nothing_for_a_day(yard: Yard, settings: Settings, ago: float) -> None:
+    for number in (1, 2):
+        yard.job(number, NOW - 400 * DAY)
+        files(settings, number)
+    yard.job(3, None)
+    files(settings, 3)
+    yard.store.append([Record(ClockSet(NOW - ago * DAY, 399 * DAY)), Record(Opened(NOW, Cluster((2,)), ("a", "b")))])
+    assert retention(yard, settings).sweep(NOW) == ((0, 0) if ago < 1 else (2, 2))
 
 
 def test_files_go_before_history(yard: Yard, settings: Settings) -> None:

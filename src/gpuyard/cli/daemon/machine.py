@@ -189,6 +189,8 @@ def _print_recovered(facts: dict[str, Any]) -> None:
         output.say(f"cancelled, since it is not known whether they have run: {_named(facts['cancelled'])}")
     if facts["held"]:
         output.say(f"held, since it is not known whether they were held, edited or begun: {_named(facts['held'])}")
+    if facts["running"]:
+        output.say(f"running, by their processes: {_named(facts['running'])}")
     if facts["last"] < facts["expected"]:
         lost = output.many(facts["expected"] - facts["last"], "event")
         output.say(f"the last {lost} cannot be read; gpuyard up --accept-loss goes on without them")
@@ -261,7 +263,7 @@ def _refuse_losses(lost: Losses, force: bool) -> None:
         reasons.append(f"according to it {_named(lost.out_of_step)} did not run yet (running now)")
     raise UserError(
         f"jobs would be lost by going back to this backup: {'; '.join(reasons)}. Wait for them or cancel them first; "
-        "with --force they are given up: what runs goes on, but the queue does not know of it"
+        "with --force they are given up: what runs goes on and keeps its GPUs, without its limits and options"
     )
 
 
@@ -273,7 +275,8 @@ def _print_restored(facts: dict[str, Any], settings: Settings) -> None:
         print(f"the former store is {facts['former']}")
     given_up = [*facts["unknown"], *facts["out_of_step"]]
     if given_up:
-        output.say(f"given up: {_named(given_up)}; what runs goes on, and output stays in {settings.jobs_dir}")
+        kept = f"what runs goes on and keeps its GPUs, and output stays in {settings.jobs_dir}"
+        output.say(f"given up: {_named(given_up)}; {kept}")
     if facts["revived"]:
         revived = _named(facts["revived"])
         output.say(f"over meanwhile, but not over in the backup: {revived}; what had begun does not begin again")

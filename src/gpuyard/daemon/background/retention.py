@@ -29,6 +29,7 @@ from gpuyard.units import format_duration
 
 log = logging.getLogger("gpuyard")
 _EVERY = 3600.0
+_DOUBT = 86400.0
 _BITE = 50  # jobs; about 5 ms of the loop's time
 _IDLE = 20  # times as long as a step took passes before the next: 5 % of the loop's time at most
 _LOOKED_UP = 500
@@ -89,9 +90,13 @@ class Retention(BackgroundThread):
         return _EVERY
 
     def sweep(self, now: float) -> tuple[int, int]:
-        """Remove everything too old: the number of jobs whose files went, and of jobs that went."""
+        """Remove everything too old: the number of jobs whose files went, and of jobs that went.
+
+        A clock that was set ahead is believed after a day: until then it may be wrong, and what is removed is gone.
+        """
         reader, settings = Reader(self._settings.database), self._settings
         try:
+            now -= reader.clock_gained(now - _DOUBT, now)
             if reader.any_answered_before(now - KEPT):
                 self._in_bites(lambda: self._context.store.forget_answers(now - KEPT, 10 * _BITE))
             files = self._remove_files(reader, now) if settings.keep_logs or settings.keep_history else 0

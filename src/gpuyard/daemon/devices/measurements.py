@@ -77,6 +77,14 @@ class _Tally:
     watts: float | None = None
     drawn: float = 0.0  # until when the energy is counted
 
+    def date(self, began: float) -> None:
+        """The attempt began then, by the daemon's clock: where that has changed, the time of day was set."""
+        if by := began - self.began:
+            self.began = began
+            self.first, self.last, self.rose, self.drawn = (
+                at and at + by for at in (self.first, self.last, self.rose, self.drawn)
+            )
+
     def draw(self, at: float, watts: float | None) -> None:
         """Add the energy since the last look with power, or since the start."""
         if watts is None:
@@ -193,6 +201,7 @@ class Measures:
             tally = self._tallies.get(job)
             if tally is None or tally.attempt != attempt:
                 tally = _Tally(attempt, began)
+            tally.date(began)
             if last is not None and ended > tally.last:
                 tally.add(ended, last)
                 self._tallies[job] = tally
@@ -209,6 +218,7 @@ class Measures:
         tally = self._tallies.get(seen.job)
         if tally is None or tally.attempt != seen.attempt:
             tally = self._tallies[seen.job] = _Tally(seen.attempt, seen.began)
+        tally.date(seen.began)
         return tally
 
     def _write(self) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpuyard.core.events import Cancelled, Edited, Exited, Placed, Requeued, Started, Submitted
+from gpuyard.core.events import Cancelled, Edited, Exited, JobEvent, Placed, Released, Requeued, Started, Submitted
 from gpuyard.core.model import Phase, Request
 from gpuyard.core.state import State
 from gpuyard.daemon.context import Context
@@ -241,29 +241,68 @@ def _described(directory: Path, job: str, attempt: int, claim: wrapper.Claim) ->
     return lost
 
 
-def salvaged(context: Context) -> list[tuple[float, Callable[[], None]]]:
-    """What makes lost jobs the queue's again, with the time at which each step of that happened."""
+def salvaged(context: Context, *, over: bool) -> list[tuple[float, Callable[[], None]]]:
+    """What makes lost jobs the queue's again, with the time at which each step of that happened.
+
+    Those that run, as after `restore --force`: their GPUs are not to be given twice. And those that are `over`.
+    """
+    state, directory = context.state, context.settings.jobs_dir
+
+    def is_known(job: str, attempt: int) -> bool:
+        if (row := state.row_of.get(job, -1)) >= 0:
+            return state.phase[row] not in (Phase.QUEUED, Phase.HELD) or state.attempt[row] >= attempt
+        return bool(context.store.standing(1, id=job))
+
     steps: list[tuple[float, Callable[[], None]]] = []
-    jobs = [(lost, context.engine.adopt(lost.job, lost.attempt)) for lost in lost_jobs(context)]
+    found = lost_jobs(context) if over else running_jobs(directory, is_known)
+    jobs = [(lost, context.engine.adopt(lost.job, lost.attempt)) for lost in found]
     begun = {lost.job: lost for lost, report in jobs if not isinstance(report, NeverBegan)}
     steps += [(lost.began, partial(_begin, context, lost)) for lost in begun.values()]
     reports = [*(report for _, report in jobs), *context.engine.observe()]
     ends = {report.job: report for report in reports if isinstance(report, Ended) and report.job in begun}
     for job, report in ends.items():  # where files were copied, their times tell nothing
         steps.append((max(report.at, begun[job].began), partial(_end, context, report)))
-    log.warning("the folders tell of %d jobs that the store has lost, %d of them over", len(jobs), len(ends))
+    if jobs or over:
+        log.warning("the folders tell of %d jobs that the store has lost, %d of them over", len(jobs), len(ends))
     return steps
 
 
-def _begin(context: Context, lost: LostJob) -> None:
-    state, array = context.state, lost.job.partition("_")[0] if "_" in lost.job else ""
-    request = Request(gpus=max(1, len(lost.gpus)), user=lost.user, array=array, preemptible=False)
-    name = os.path.basename(lost.command[0])
-    work = Work(lost.command, lost.directory, name=name, comment=REBUILT, estimated=False)
-    context.record(Submitted(lost.began, lost.job, request), work=work.to_json())
+def running_jobs(
+    directory: Path, is_known: Callable[[str, int], bool] = lambda job, attempt: False
+) -> Iterator[LostJob]:
+    """Jobs whose processes live, without the attempts that are known."""
+    for job, attempt in sorted(stored_attempts.living(directory)):  # users can forge marks, not claims
+        if is_known(job, attempt):
+            continue
+        claim = wrapper.read_claim(directory / job / str(attempt))
+        if isinstance(claim, wrapper.Claim) and stored_attempts.processes_below(directory, job, attempt):
+            yield _described(directory, job, attempt, claim)
+
+
+def beginning(state: State, lost: LostJob, at: float) -> Iterator[tuple[JobEvent, dict[str, Any]]]:
+    """What must have happened to a job that runs: each event is to be applied before the next is asked for."""
+    row = state.row_of.get(lost.job, -1)
+    phase = state.phase[row] if row >= 0 else None
+    if phase is None:
+        array = lost.job.partition("_")[0] if "_" in lost.job else ""
+        request = Request(gpus=max(1, len(lost.gpus)), user=lost.user, array=array, preemptible=False)
+        name = os.path.basename(lost.command[0])
+        work = Work(lost.command, lost.directory, name=name, comment=REBUILT, estimated=False)
+        yield Submitted(at, lost.job, request), {"work": work.to_json()}
+    elif phase.over or state.attempt[row] >= lost.attempt:
+        return
+    elif phase is Phase.HELD:
+        yield Released(at, lost.job), {}
+    elif phase is not Phase.QUEUED:
+        yield Requeued(at, lost.job, state.attempt[row]), {}
     free = all(gpu < state.cluster.gpus and not state.pool.tenants[gpu] for gpu in lost.gpus)
-    context.record(Placed(lost.began, lost.job, lost.attempt, lost.gpus if free else ()))
-    context.record(Started(lost.began, lost.job, lost.attempt))
+    yield Placed(at, lost.job, lost.attempt, lost.gpus if free else ()), {}
+    yield Started(at, lost.job, lost.attempt), {}
+
+
+def _begin(context: Context, lost: LostJob) -> None:
+    for event, details in beginning(context.state, lost, lost.began):
+        context.record(event, **details)
 
 
 def _end(context: Context, ended: Ended) -> None:

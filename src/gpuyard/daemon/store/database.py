@@ -32,9 +32,14 @@ NONSENSE = (ValueError, LookupError, TypeError, AttributeError)
 """What becomes of values that we did not write, besides errors of SQLite's."""
 _NOT_UTF8 = "Could not decode to UTF-8"
 FARTHEST = 1e10  # seconds since 1970: no time of an event is as late
+_LACKS = " || ".join(f"json_type(work, '$.{name}')" for name in ("gpu_count", "gpu_memory", "estimate", "from"))
+_NO_WORK = f"""CASE WHEN NOT json_valid(work) THEN 1 WHEN json_type(work, '$.shared') IS NULL
+    THEN ({_LACKS}) IS NULL ELSE 0 END"""
 _UNREADABLE = f"""SELECT (
         SELECT count(*) FROM events WHERE NOT at BETWEEN 0 AND {FARTHEST} OR (data <> '' AND NOT json_valid(data))
-    ) + (SELECT count(*) FROM jobs WHERE NOT json_valid(work){{more}})"""
+    ) + (SELECT count(*) FROM jobs
+        WHERE {_NO_WORK} OR NOT min(submitted, coalesce(started, 0), coalesce(ended, 0)) >= 0
+        OR NOT max(submitted, coalesce(started, 0), coalesce(ended, 0)) <= {FARTHEST}{{more}})"""
 _MEASURED = 5  # the version in which jobs have what they used
 _MORE = " OR (measured <> '' AND NOT json_valid(measured))"
 _REACHED = """SELECT coalesce((SELECT max(seq) FROM events), 0), coalesce((SELECT max(number) FROM jobs), 0),
@@ -73,6 +78,7 @@ def sentence(path: Path, error: sqlite3.Error) -> str:
 
 
 def damaged(path: Path, text: str) -> str:
+    text = text.partition(" with text ")[0]  # which is somebody's job
     return f"{path} is damaged ({text}); {WAY_OUT}"
 
 

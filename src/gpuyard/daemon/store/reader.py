@@ -134,6 +134,14 @@ class Reader(Queries):
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
 
+    def clock_gained(self, since: float, until: float) -> float:
+        """Seconds by which the time of day was set ahead between these times."""
+        (found,) = self._connection.execute(
+            "SELECT coalesce(sum(max(0, json_extract(data, '$.by'))), 0) FROM events"
+            " WHERE kind = 'ClockSet' AND at BETWEEN ? AND ?", (since, until),
+        ).fetchone()  # fmt: skip
+        return float(found)
+
     def job(self, job: str) -> JobView | None:
         return next(iter(self._select("WHERE id = ?", (job,))), None)
 

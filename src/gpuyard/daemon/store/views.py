@@ -279,13 +279,21 @@ def to_row(view: JobView, columns: tuple[str, ...] = COLUMNS, bases: Bases | Non
     return [_TO_ROW[name](getattr(view, name)) if name in _TO_ROW else getattr(view, name) for name in columns]
 
 
-def from_row(row: tuple[Any, ...]) -> JobView:
+_LEAST = _request_columns(Request(preemptible=False), {})  # what the work of each job has
+
+
+def from_row(row: tuple[Any, ...], *, repair: bool = False) -> JobView:
+    """A job whose work lacks what all have is damage, or gets the defaults."""
     *values, shared = row
     found = dict(zip(COLUMNS, values, strict=True))
     found["gpus"] = tuple(int(index) for index in found["gpus"].split(",") if index)
     found["work"] = json.loads(found["work"])
     if shared is not None:
         found["work"] = joined(found["work"], shared_of(found["work"]["shared"], lambda: shared))
+    if lacks := _LEAST.keys() - found["work"].keys():
+        if not repair:
+            raise KeyError(f"job {found['id']} without {', '.join(sorted(lacks))}")
+        found["work"] = {**_LEAST, **found["work"]}
     found["measured"] = json.loads(found["measured"] or "{}")
     return JobView(**found)
 

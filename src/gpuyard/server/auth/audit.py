@@ -64,6 +64,7 @@ class AuditLog(BackgroundThread):
         self._waiting: deque[tuple[AuditEntry, bytes]] = deque(maxlen=_MOST_WAITING)
         self._left, self._since = _BURST, time.monotonic()
         self._tidy_at = 0.0
+        self._failed = False
         self._more: Counter[int] = Counter()  # refusals without a row, by status
 
     def stop(self) -> None:
@@ -87,7 +88,11 @@ class AuditLog(BackgroundThread):
                     connection.executemany(statement, rows)
             except (sqlite3.Error, GpuyardError) as error:
                 self._waiting.extendleft((row, b"") for row in reversed(rows))
-                log.warning("the audit trail cannot be written, and is kept in memory: %s", error)
+                if not self._failed:
+                    log.warning("the audit trail cannot be written, and is kept in memory: %s", error)
+                self._failed = True
+            else:
+                self._failed = False
 
     def find(self, user: str = "", since: float = 0.0, limit: int = 100, before: int | None = None) -> list[Any]:
         self.flush()
