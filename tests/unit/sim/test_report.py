@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from datetime import UTC, datetime
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,10 @@ def write(path: Path, summaries: list[Summary], failures: dict[str, str] | None 
     return path.read_text(encoding="utf-8")
 
 
+tell = partial(write, figures={})
+"""A report without pictures, whose drawing takes seconds."""
+
+
 def two() -> list[Summary]:
     return [make_summary("sjf@easy@first", jct_mean=100.5, fairness=0.25), make_summary("fcfs", 5, jct_mean=7384.25)]
 
@@ -120,7 +125,7 @@ def test_rows_are_ranked_by_mean_jct_with_exact_seconds_at_hand(page: str) -> No
 
 
 def test_a_row_says_what_the_policy_leaves_open(tmp_path: Path) -> None:
-    text = write(tmp_path / "r.html", [make_summary("fcfs", discipline="strict", placement="<pack>")])
+    text = tell(tmp_path / "r.html", [make_summary("fcfs", discipline="strict", placement="<pack>")])
     assert '<th scope="row">fcfs<small>strict, &lt;pack&gt;</small></th>' in text
 
 
@@ -169,12 +174,12 @@ def test_says_what_was_simulated_and_how_to_repeat_it(page: str) -> None:
 
 
 def test_the_date_is_told_where_it_is_given(tmp_path: Path) -> None:
-    page = write(tmp_path / "r.html", two(), when=datetime(2026, 3, 4, 5, 6, tzinfo=UTC))
+    page = tell(tmp_path / "r.html", two(), when=datetime(2026, 3, 4, 5, 6, tzinfo=UTC))
     assert "Made on 2026-03-04 05:06 UTC with gpuyard" in page
 
 
 def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
-    page = write(
+    page = tell(
         tmp_path / "r.html", [make_summary(EVIL)], {EVIL: EVIL},
         title=EVIL, command=EVIL, notes=[EVIL], trace_facts={EVIL: EVIL, "nested": {EVIL: [EVIL]}},
     )  # fmt: skip
@@ -185,7 +190,7 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
 
 
 def test_missing_values_show_a_dash(tmp_path: Path) -> None:
-    page = write(
+    page = tell(
         tmp_path / "r.html", [make_summary("some", jct_mean=3.0), make_summary("none", jct_mean=None, completed=0)]
     )
     body = page[page.index("<tbody>") :]
@@ -208,7 +213,7 @@ def test_large_schedules_have_no_gantt_chart(tmp_path: Path) -> None:
 def test_settings_that_differ_are_not_given_as_one(tmp_path: Path) -> None:
     one, other = two()
     other.settings["seed"] = 8
-    assert "differs between the policies" in write(tmp_path / "r.html", [one, other])
+    assert "differs between the policies" in tell(tmp_path / "r.html", [one, other])
 
 
 def test_same_input_gives_the_same_file(page: str, tmp_path: Path) -> None:
@@ -231,11 +236,11 @@ def test_users_are_listed_under_the_best_policy_and_the_baseline(page: str) -> N
 
 
 def test_a_trace_without_users_has_no_section_for_them(tmp_path: Path) -> None:
-    assert "Fairness between" not in write(tmp_path / "r.html", [make_summary("fcfs", users=0)])
+    assert "Fairness between" not in tell(tmp_path / "r.html", [make_summary("fcfs", users=0)])
 
 
 def test_failures_are_told_before_the_table(tmp_path: Path) -> None:
-    page = write(tmp_path / "r.html", two(), {"rr": "make the quantum longer"})
+    page = tell(tmp_path / "r.html", two(), {"rr": "make the quantum longer"})
     assert "<strong>rr</strong>: make the quantum longer" in page
     assert page.index("make the quantum longer") < page.index("<tbody>")
 
@@ -253,5 +258,5 @@ def test_intervals_stand_beneath_the_means_and_in_the_lead(tmp_path: Path) -> No
     assert "vs best" in page
     assert "in window 2 of 2" in page
     unsure = make_summary("fcfs", jct_mean=200.0, jct_mean_diff=10.0, jct_mean_diff_ci=[-1.0, 21.0])
-    page = write(tmp_path / "r.html", [], comparison=Comparison(Cluster((2,)), [best, unsure], {}, 2))
+    page = tell(tmp_path / "r.html", [], comparison=Comparison(Cluster((2,)), [best, unsure], {}, 2))
     assert "cannot be told from these runs" in page
