@@ -71,6 +71,7 @@ def test_what_follows_the_commands_first_word_is_the_commands(yard: Yard) -> Non
         (["submit", "--priority", "nan", "--", "true"], "--priority is a number, as in 0, not 'nan'"),
         (["history", "--since", "once"], "--since 'once' is no time"),
         (["ps", "--state", "runing"], "did you mean 'running'?"),
+        (["ps", "--state", "PENDING"], "did you mean 'waiting'?"),
         (["policy", "set", "sfj"], "did you mean 'sjf'?"),
         (["cancel"], "which jobs? give their ids, or --name"),
         (["pss"], "Did you mean 'ps'"),
@@ -399,8 +400,12 @@ def test_one_job_in_detail(yard: Yard) -> None:
     assert events[-1] == "attempt 2: ended, exit code 3"
     found = yard.json("show", id)
     assert (found["id"], found["events"][-1]["kind"]) == (id, "Exited")
-    array = yard.submit("--hold", "--array", "1-2", "--", "true")
-    assert "2 held" in yard("show", array).out
+    array = yard.submit("--hold", "--array", "1-2", "--signal", "INT@90", "--", "true")
+    lines = [" ".join(line.split()) for line in yard("show", array).out.splitlines()]
+    assert {"Tasks: 2 held", "Signal: INT, 1m 30s before it must end"} <= set(lines)
+    assert [line.split(" ", 2)[2] for line in lines if line.endswith("submitted")] == [
+        f"{array}_1 submitted", f"{array}_2 submitted"
+    ]  # fmt: skip
 
 
 def test_memory_without_a_unit_is_refused_wherever_it_is_asked_for(yard: Yard) -> None:

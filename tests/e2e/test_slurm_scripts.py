@@ -208,6 +208,9 @@ def test_the_command_line_goes_before_our_lines_and_these_before_slurms(yard: Ya
         ("#SBATCH --array=9-1", "goes backwards"),
         ("#GPUYARD --gpu 2", "mine.sh:2: No such option: --gpu"),
         ("#GPUYARD --gpus two", "mine.sh:2: --gpus is a whole number of 1 or more, as in 1, not 'two'"),
+        ("#GPUYARD --time 90", "mine.sh:2: --time 90: 90m or 90s? Write the unit"),
+        ("#GPUYARD --gpu-memory 3X", "mine.sh:2: --gpu-memory: '3X' is not a size"),
+        ("#SBATCH --begin=soon", "mine.sh:2: #SBATCH --begin=soon: --begin: 'soon' is not a time"),
     ],
 )
 def test_a_line_that_makes_no_sense_is_told_with_its_place(yard: Yard, here: Path, line: str, told: str) -> None:
@@ -226,6 +229,10 @@ def test_folders_of_output_are_made_or_refused_when_a_job_is_submitted(yard: Yar
     refused = yard("submit", "--output", "file/x/%j.out", "--", "true")
     assert (refused.code, refused.out) == (2, "")
     assert f"--output file/x/%j.out cannot be written: {here}/file is not a directory" in refused.err
+    for folder, example in (("new/", "new/%j.out"), ("other", "other/%j.out"), ("later/", "later/%j.out")):
+        refused = yard("submit", "--error", folder, "--", "true")
+        assert (refused.code, refused.out) == (2, "")
+        assert f"--error {folder} is a directory; name a file in it, as in {example}" in refused.err
 
 
 def test_a_file_that_cannot_be_written_fails_the_job_with_the_reason(yard: Yard, here: Path) -> None:
