@@ -113,6 +113,7 @@ def test_a_command_that_is_missing_is_told_at_once_or_fails_with_the_reason(yard
         ("train.sbatch", "#!/bin/sh\n", ["trian.sbatch"], "no file here; did you mean 'train.sb"),
         ("train.py", "print()\n", ["train.py"], "write: gpuyard submit -- python train.py (or chmod +x train.py"),
         ("train.py", "print()\n", ["./train.py"], "./train.py is not executable"),
+        ("next.sh", "#!/bin/sh\n", ["--", "./next.sh"], "./next.sh is not executable; write what runs it"),
         ("some.yaml", "jobs: []\n", ["some.yaml"], "gpuyard submit --file some.yaml"),
         ("lines.sh", "#SBATCH --gpus=1\ntrue\n", ["lines.sh"], "begin it with #!/bin/bash"),
         ("dos.sh", "#!/bin/sh\r\ntrue\r\n", ["dos.sh"], "dos2unix dos.sh mends it"),
