@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 from pathlib import Path
 
@@ -163,6 +164,16 @@ def test_ps_shows_who_runs_and_who_waits_and_why(yard: Yard) -> None:
     rows = yard("ps").out.splitlines()
     assert rows[0].split()[:4] == ["ID", "NAME", "USER", "STATE"]
     assert [row.split()[0] for row in rows[1:]] == [running, high, low, held]
+    wide = yard("ps", "--wide").out.splitlines()
+    assert wide[0].endswith("  COMMAND")
+    assert [line.endswith(f"  {shlex.join(ENDLESS)}") for line in wide[1:]] == [True, True, True, False]
+    waiting = yard("ps", "--state", "waiting").out.splitlines()
+    assert [row.split()[0] for row in waiting[1:]] == [high, low, held]
+    for id, why in (
+        (low, "queued (needs 2 GPUs, 1 idle)"),
+        (held, f"held until it is released (gpuyard release {held})"),
+    ):
+        assert yard("logs", id) == (0, "", f"job {id}: {why}; it has no output before it starts\n")
     assert [job["id"] for job in yard.json("ps", "--name", "wide")] == [running]
     assert yard.json("ps", "--user", "nobody-of-this-name") == []
 
@@ -174,6 +185,8 @@ def test_ps_of_what_is_over_and_of_nothing(yard: Yard) -> None:
     yard.wait(id)
     assert id in [job["id"] for job in yard.json("ps", "--all")]
     assert [job["id"] for job in yard.json("ps", "--state", "succeeded", "--name", "quick")] == [id]
+    rows = [line.split() for line in yard("history", "--name", "quick").out.splitlines()]
+    assert (rows[0][-2:], rows[1][-1]) == (["COMMAND", "REASON"], "true")
 
 
 def test_explain_says_what_has_to_end_first(yard: Yard) -> None:
