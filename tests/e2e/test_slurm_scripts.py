@@ -282,6 +282,17 @@ def test_slurms_programs_have_stand_ins_within_a_job(yard: Yard, here: Path) -> 
     assert "requeued, and waits again" in yard("show", id).out
 
 
+def test_a_job_that_cancels_all_of_its_users_cancels_itself_last(yard: Yard, here: Path) -> None:
+    waits = "while [ ! -e go ]; do sleep 0.05; done"
+    (here / "all.sh").write_text(f"#!/bin/sh\n#SBATCH --gpus=4\n{waits}\nscancel --me\nsleep 1000\n")
+    id, _ = submitted(yard, "all.sh")
+    array = yard.submit("--array", "0-3", "--", "sleep", "1000")
+    (here / "go").touch()
+    assert yard.wait(id)["state"] == "cancelled"
+    tasks = [job for job in yard.client.history(limit=10) if job["array"] == array]
+    assert [(job["state"], job["attempt"]) for job in tasks] == [("cancelled", 0)] * 4
+
+
 def test_a_file_is_begun_anew_at_first_and_gone_on_with_then(yard: Yard, here: Path) -> None:
     (here / "out").write_text("old\n")
     flaky = ("--retries", "1", "--retry-delay", "0", "--output", "out", "--", "sh", "-c")
