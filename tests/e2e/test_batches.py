@@ -169,7 +169,7 @@ def test_one_script_may_run_in_several_directories(yard: Yard) -> None:
     ("line", "told"),
     [
         ("--array 0-3", "train.sh asks for --array, but a row is one job"),
-        ("--gpu-memory much", "train.sh, in its lines for gpuyard: --gpu-memory: 'much' is not a size"),
+        ("--gpu-memory much", "train.sh:1: --gpu-memory: 'much' is not a size"),
     ],
 )
 def test_what_is_wrong_in_a_script_is_told_of_it(yard: Yard, line: str, told: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 from pathlib import Path
 
@@ -71,6 +72,7 @@ def test_what_follows_the_commands_first_word_is_the_commands(yard: Yard) -> Non
         (["submit", "--priority", "nan", "--", "true"], "--priority is a number, as in 0, not 'nan'"),
         (["history", "--since", "once"], "--since 'once' is no time"),
         (["ps", "--state", "runing"], "did you mean 'running'?"),
+        (["ps", "--state", "PENDING"], "did you mean 'waiting'?"),
         (["policy", "set", "sfj"], "did you mean 'sjf'?"),
         (["cancel"], "which jobs? give their ids, or --name"),
         (["pss"], "Did you mean 'ps'"),
@@ -112,6 +114,7 @@ def test_a_command_that_is_missing_is_told_at_once_or_fails_with_the_reason(yard
         ("train.sbatch", "#!/bin/sh\n", ["trian.sbatch"], "no file here; did you mean 'train.sb"),
         ("train.py", "print()\n", ["train.py"], "write: gpuyard submit -- python train.py (or chmod +x train.py"),
         ("train.py", "print()\n", ["./train.py"], "./train.py is not executable"),
+        ("next.sh", "#!/bin/sh\n", ["--", "./next.sh"], "./next.sh is not executable; write what runs it"),
         ("some.yaml", "jobs: []\n", ["some.yaml"], "gpuyard submit --file some.yaml"),
         ("lines.sh", "#SBATCH --gpus=1\ntrue\n", ["lines.sh"], "begin it with #!/bin/bash"),
         ("dos.sh", "#!/bin/sh\r\ntrue\r\n", ["dos.sh"], "dos2unix dos.sh mends it"),
@@ -161,6 +164,16 @@ def test_ps_shows_who_runs_and_who_waits_and_why(yard: Yard) -> None:
     rows = yard("ps").out.splitlines()
     assert rows[0].split()[:4] == ["ID", "NAME", "USER", "STATE"]
     assert [row.split()[0] for row in rows[1:]] == [running, high, low, held]
+    wide = yard("ps", "--wide").out.splitlines()
+    assert wide[0].endswith("  COMMAND")
+    assert [line.endswith(f"  {shlex.join(ENDLESS)}") for line in wide[1:]] == [True, True, True, False]
+    waiting = yard("ps", "--state", "waiting").out.splitlines()
+    assert [row.split()[0] for row in waiting[1:]] == [high, low, held]
+    for id, why in (
+        (low, "queued (needs 2 GPUs, 1 idle)"),
+        (held, f"held until it is released (gpuyard release {held})"),
+    ):
+        assert yard("logs", id) == (0, "", f"job {id}: {why}; it has no output before it starts\n")
     assert [job["id"] for job in yard.json("ps", "--name", "wide")] == [running]
     assert yard.json("ps", "--user", "nobody-of-this-name") == []
 
@@ -172,6 +185,8 @@ def test_ps_of_what_is_over_and_of_nothing(yard: Yard) -> None:
     yard.wait(id)
     assert id in [job["id"] for job in yard.json("ps", "--all")]
     assert [job["id"] for job in yard.json("ps", "--state", "succeeded", "--name", "quick")] == [id]
+    rows = [line.split() for line in yard("history", "--name", "quick").out.splitlines()]
+    assert (rows[0][-2:], rows[1][-1]) == (["COMMAND", "REASON"], "true")
 
 
 def test_explain_says_what_has_to_end_first(yard: Yard) -> None:
@@ -399,8 +414,12 @@ def test_one_job_in_detail(yard: Yard) -> None:
     assert events[-1] == "attempt 2: ended, exit code 3"
     found = yard.json("show", id)
     assert (found["id"], found["events"][-1]["kind"]) == (id, "Exited")
-    array = yard.submit("--hold", "--array", "1-2", "--", "true")
-    assert "2 held" in yard("show", array).out
+    array = yard.submit("--hold", "--array", "1-2", "--signal", "INT@90", "--", "true")
+    lines = [" ".join(line.split()) for line in yard("show", array).out.splitlines()]
+    assert {"Tasks: 2 held", "Signal: INT, 1m 30s before it must end"} <= set(lines)
+    assert [line.split(" ", 2)[2] for line in lines if line.endswith("submitted")] == [
+        f"{array}_1 submitted", f"{array}_2 submitted"
+    ]  # fmt: skip
 
 
 def test_memory_without_a_unit_is_refused_wherever_it_is_asked_for(yard: Yard) -> None:

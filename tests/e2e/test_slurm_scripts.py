@@ -208,6 +208,9 @@ def test_the_command_line_goes_before_our_lines_and_these_before_slurms(yard: Ya
         ("#SBATCH --array=9-1", "goes backwards"),
         ("#GPUYARD --gpu 2", "mine.sh:2: No such option: --gpu"),
         ("#GPUYARD --gpus two", "mine.sh:2: --gpus is a whole number of 1 or more, as in 1, not 'two'"),
+        ("#GPUYARD --time 90", "mine.sh:2: --time 90: 90m or 90s? Write the unit"),
+        ("#GPUYARD --gpu-memory 3X", "mine.sh:2: --gpu-memory: '3X' is not a size"),
+        ("#SBATCH --begin=soon", "mine.sh:2: #SBATCH --begin=soon: --begin: 'soon' is not a time"),
     ],
 )
 def test_a_line_that_makes_no_sense_is_told_with_its_place(yard: Yard, here: Path, line: str, told: str) -> None:
@@ -226,6 +229,10 @@ def test_folders_of_output_are_made_or_refused_when_a_job_is_submitted(yard: Yar
     refused = yard("submit", "--output", "file/x/%j.out", "--", "true")
     assert (refused.code, refused.out) == (2, "")
     assert f"--output file/x/%j.out cannot be written: {here}/file is not a directory" in refused.err
+    for folder, example in (("new/", "new/%j.out"), ("other", "other/%j.out"), ("later/", "later/%j.out")):
+        refused = yard("submit", "--error", folder, "--", "true")
+        assert (refused.code, refused.out) == (2, "")
+        assert f"--error {folder} is a directory; name a file in it, as in {example}" in refused.err
 
 
 def test_a_file_that_cannot_be_written_fails_the_job_with_the_reason(yard: Yard, here: Path) -> None:
@@ -273,6 +280,17 @@ def test_slurms_programs_have_stand_ins_within_a_job(yard: Yard, here: Path) -> 
     assert (job["attempt"], job["time_limit"], yard.client.job(str(last))["time_limit"]) == (2, 5400, 120)
     assert yard.client.job(str(last))["state"] == "cancelled"
     assert "requeued, and waits again" in yard("show", id).out
+
+
+def test_a_job_that_cancels_all_of_its_users_cancels_itself_last(yard: Yard, here: Path) -> None:
+    waits = "while [ ! -e go ]; do sleep 0.05; done"
+    (here / "all.sh").write_text(f"#!/bin/sh\n#SBATCH --gpus=4\n{waits}\nscancel --me\nsleep 1000\n")
+    id, _ = submitted(yard, "all.sh")
+    array = yard.submit("--array", "0-3", "--", "sleep", "1000")
+    (here / "go").touch()
+    assert yard.wait(id)["state"] == "cancelled"
+    tasks = [job for job in yard.client.history(limit=10) if job["array"] == array]
+    assert [(job["state"], job["attempt"]) for job in tasks] == [("cancelled", 0)] * 4
 
 
 def test_a_file_is_begun_anew_at_first_and_gone_on_with_then(yard: Yard, here: Path) -> None:

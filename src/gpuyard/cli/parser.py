@@ -62,16 +62,31 @@ class QuickCommand(TyperCommand):
         try:
             return super().parse_args(ctx, completed(args, known, "" if "--param-file" in known else USUAL))
         except Exception as error:  # by what it has: some versions of typer bring their own click
-            if "--gpus" not in known or not (flag := getattr(error, "option_name", "")):
+            if not (flag := getattr(error, "option_name", "")):
                 raise
-            from gpuyard.cli.jobs.job_script import word_for
-
-            if not (answer := word_for(flag, args)):
+            if not (answer := self._without_value(ctx, flag) if flag in known else _word_for(flag, args, known)):
                 raise
             raise UserError(answer) from None
 
+    def _without_value(self, ctx: Any, flag: str) -> str:
+        """What to say of an option without its value; nothing of one that takes none."""
+        import shlex  # here, because a line without mistakes needs none
+
+        parameter = next(one for one in self.get_params(ctx) if flag in (*one.opts, *one.secondary_opts))
+        field = getattr(getattr(getattr(parameter, "type_descriptor", None), "parameter_info", None), "job_field", None)
+        how = f", as in {flag} {shlex.quote(field.example)}" if field else f": {flag} {parameter.metavar or 'VALUE'}"
+        return "" if getattr(parameter, "is_flag", False) else f"{flag} needs a value{how}"
+
     def get_params(self, ctx: Any) -> list[Any]:
         return [_quick(parameter) for parameter in super().get_params(ctx)]
+
+
+def _word_for(flag: str, line: Sequence[str], known: Collection[str]) -> str:
+    if "--gpus" not in known:
+        return ""
+    from gpuyard.cli.jobs.job_script import word_for
+
+    return word_for(flag, line)
 
 
 class QuickGroup(TyperGroup):

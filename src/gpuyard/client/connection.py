@@ -71,14 +71,19 @@ def remote_description(
 
 
 def _check_folder(which: str, path: str, directory: str) -> None:
-    """Refuse a file whose folder is not there and cannot be made; the job's side makes the others when it starts."""
+    """Refuse a file that cannot be written, nor its folder made; the job's side makes folders when it starts."""
+    file = os.path.join(directory, path)
+    if path.endswith("/") or os.path.isdir(file):
+        raise UserError(f"--{which} {path} is a directory; name a file in it, as in {path.rstrip('/')}/%j.out")
     folder = os.path.join(directory, path.partition("%")[0]).rpartition("/")[0] or "/"
     while not os.path.lexists(folder):
         folder = os.path.dirname(folder)
     if not os.path.isdir(folder):
         raise UserError(f"--{which} {path} cannot be written: {folder} is not a directory")
-    made = os.path.isdir(os.path.dirname(os.path.join(directory, path))) if "%" not in path else False
-    if not made and not os.access(folder, os.W_OK | os.X_OK):
+    if os.path.exists(file) and "%" not in path:
+        if not os.access(file, os.W_OK):
+            raise UserError(f"--{which} {path} cannot be written: the file is not yours to write")
+    elif not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"--{which} {path} cannot be written: you may not make files in {folder}")
 
 

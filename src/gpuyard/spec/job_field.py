@@ -10,7 +10,7 @@ from gpuyard.errors import UserError
 from gpuyard.spec.kinds import DURATION, INSTANT, NUMBER, SHARE, SIGNAL, WHOLE, Kind, Moment, number_range
 from gpuyard.units import parse_signal
 
-_BARE = re.compile(r"\d+(?:\.\d*)?|\.\d+")
+_BARE = re.compile(r"\+?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 MOST_INDEX = 1_000_000
 """No machine has as many GPUs."""
 MOST_SECONDS = 1e10

@@ -194,11 +194,12 @@ _SIMPLE = re.compile(r"""(?![^\s'"]*=)(?:[\w \t./:,@%+='"-]|\{id\})+""")
 """What a shell does nothing to but split it into words."""
 _WRAPPERS = frozenset((
     "env", "nice", "ionice", "nohup", "time", "timeout", "stdbuf", "taskset", "numactl", "xvfb-run", "srun", "mpirun",
-    "mpiexec", "torchrun", "accelerate", "deepspeed", "uv", "conda", "poetry", "pixi", "pdm", "hatch",
+    "mpiexec", "torchrun", "accelerate", "deepspeed", "uv", "conda", "poetry", "pixi", "pdm", "hatch", "sudo", "setsid",
+    "nsys", "ncu", "py-spy", "coverage", "kernprof",
 ))  # fmt: skip
-_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "pdb", "cProfile")
 """Modules that run another script or module."""
-_INTERPRETERS = ("Rscript", "julia", "node", "perl", "ruby", "lua")
+_INTERPRETERS = ("ipython", "Rscript", "julia", "node", "perl", "ruby", "lua")
 _SCRIPT = re.compile(r".+\.(?:py|pyz|sh|bash|zsh|r|R|jl|pl|rb|js|lua)")
 
 
@@ -264,10 +265,11 @@ LONGEST_NAME = 200
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _PREPARE = frozenset((
     "cd", "export", "source", ".", "set", "unset", "ulimit", "umask", "mkdir", "module", "trap", "eval", "echo", "test",
-    "[", "true", ":", "sleep", "for", "case", "if", "while", "until", "done", "fi", "esac", "function",
+    "[", "[[", "true", "false", ":", "sleep", "wait", "read", "printf", "exit", "kill", "for", "case", "done", "fi",
+    "esac", "function", "local", "shift", "shopt", "hash", "command", "which", "type", "date", "hostname", "nvidia-smi",
 ))  # fmt: skip
 """What stands before a shell's real work, or around it."""
-_BEFORE = ("do", "then", "else", "exec", "!", "{", "time")
+_BEFORE = ("if", "elif", "while", "until", "do", "then", "else", "exec", "!", "{", "time")
 
 
 def default_name(command: Sequence[str]) -> str:
@@ -313,13 +315,14 @@ def _wrapped(words: Sequence[str]) -> Sequence[str]:
             return ["python", *rest[at:]]
         if _SCRIPT.fullmatch(word) and not word.startswith("-"):
             return rest[at:]
-    return next((rest[at:] for at, word in enumerate(rest) if _is_program(word)), ())
+    values = {at + 1 for at, word in enumerate(rest) if word in ("-o", "-s", "-t", "-u")}
+    return next((rest[at:] for at, word in enumerate(rest) if _is_program(word) and at not in values), ())
 
 
 def _is_program(word: str) -> bool:
-    return not (
-        word.startswith("-") or word[:1].isdecimal() or word in ("run", "launch") or _ASSIGNMENT.fullmatch(word)
-    )
+    if word in ("run", "launch", "profile", "record"):
+        return False
+    return not (word.startswith("-") or word[:1].isdecimal() or _ASSIGNMENT.fullmatch(word))
 
 
 def _programs(texts: Sequence[str]) -> Iterator[list[str]]:

@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from gpuyard.cli.app import app
+from gpuyard.cli.parser import PROFILE
 from gpuyard.errors import UserError
 
 WANTED = re.compile(r"(--[\w-]+|[A-Z]+) is (a (whole )?number.*, as in -?[\d.]+|one of [\w, -]+), not '(.*)'")
@@ -25,6 +26,16 @@ def commands(command: Any, *path: str) -> Iterator[tuple[str, Any]]:
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.params])
+def test_an_option_without_its_value_is_told_with_an_example(name: str) -> None:
+    command = COMMANDS[name]
+    for parameter in command.get_params(command.context_class(command)):
+        for flag in parameter.opts:
+            if flag.startswith("-") and flag != PROFILE and not parameter.is_flag:
+                with pytest.raises(UserError, match=rf"^{flag} needs a value(, as in|:) {flag} (\S+|'.*')$"):
+                    command.make_context(f"gpuyard {name}", [flag])
 
 
 @pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.params])

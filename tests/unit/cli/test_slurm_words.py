@@ -17,6 +17,7 @@ from gpuyard.spec.kinds import SWITCH, Moment
     [
         ("--partition gpu", "gpuyard has no --partition gpu: there are no partitions here; leave it out"),
         ("-p gpu", "gpuyard has no -p gpu: there are no partitions here; leave it out"),
+        ("-p --", "gpuyard has no -p: there are no partitions here; leave it out"),
         ("--mem=8G", "gpuyard has no --mem=8G: host memory is not managed here; leave it out"),
         ("--gres=gpu:2", "gpuyard has no --gres=gpu:2: write --gpus 2"),
         ("--gres=shard:2", "GPUs are shared by memory here: --gpu-memory 6G is a share"),
@@ -50,7 +51,7 @@ def test_a_line_of_sbatch_is_split_at_its_script() -> None:
     assert split_line(["--wrap", "echo hi"]) == (["--wrap", "echo hi"], [])
 
 
-@pytest.mark.parametrize("text", ["90", "1.5", " 90 "])
+@pytest.mark.parametrize("text", ["90", "1.5", " 90 ", "1e3", "+90"])
 def test_a_time_without_a_unit_is_refused_with_both_readings(text: str) -> None:
     with pytest.raises(UserError, match=r"--time .*: .*m or .*s\? Write the unit"):
         Options(time=text).body()

@@ -34,5 +34,14 @@ def test_it_is_below_the_others_where_these_leave_no_room() -> None:
     assert found[2] == "1   a name that is rather…  queued"
 
 
+def test_what_does_not_fit_beside_the_others_is_below_them_too() -> None:
+    heads = ("ID", "ENDED", "COMMAND", "REASON")
+    found = lines(heads, [("50", "2026-11-19 22:44", "sh -c 'exit 3'", "exit code 3"), ("51", "-", "true", "")], 30)
+    assert found == [
+        "ID  ENDED", "    COMMAND  REASON", "50  2026-11-19 22:44", "    sh -c 'exit 3'  exit code", "    3",
+        "51  -", "    true",
+    ]  # fmt: skip
+
+
 def test_a_wide_table_is_left_alone() -> None:
     assert lines(HEADS, [("1", "x", "queued", WHY)], None)[1].endswith(WHY)

@@ -96,6 +96,12 @@ def test_a_usual_terminal() -> None:
     ]
 
 
+def test_what_is_left_by_a_limit_is_said_to_be_the_most() -> None:
+    rows = [row(id, "running", end=1021.0, by=by) for id, by in (("7", "estimate"), ("8", "limit"))]
+    found = [line.split()[-2] for line in shown(snapshot(part(*rows)))[1] if line[:4].strip() in ("7", "8")]
+    assert found == ["21s", "<21s"]
+
+
 def test_a_wide_terminal_shows_longer_names_and_all_keys() -> None:
     name = "a-name-of-nearly-forty-letters-in-all"
     found = busy()

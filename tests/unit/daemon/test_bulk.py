@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,7 +19,7 @@ from gpuyard.daemon.jobs.bulk import Chosen
 from gpuyard.daemon.jobs.intake import MANY, BatchOptions, JobRequest
 from gpuyard.daemon.limits import Limits
 from gpuyard.daemon.store.reader import EventFilter, Queries, Reader
-from gpuyard.engines.base import EngineError
+from gpuyard.engines.base import Ended, EngineError, Running
 from gpuyard.errors import UserError
 from gpuyard.server.routes.submissions import Changes
 from gpuyard.spec.work import Work, joined, without
@@ -66,7 +67,7 @@ class Busy(Place):
         return found
 
     def change(self, kind: str, **how: Any) -> Callable[[], Any]:
-        chosen = Chosen.of(f"1_{task}" for task in range(COUNT))
+        chosen = Chosen.of((f"1_{task}" for task in range(COUNT)), self.store.open)
         return lambda: self.yard.bulk.change(kind, chosen, **how)
 
 
@@ -123,6 +124,25 @@ def test_a_change_that_was_written_down_is_finished_by_the_next_life(full_queue:
     assert full_queue.states() == {"cancelled": COUNT}
     kinds = [type(record.event) for _, record in full_queue.store.records()]
     assert kinds.count(Cancelled) == COUNT, "each once"
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_is_cancelled_starts_nothing_else_that_is_to_be_cancelled(place: Busy, dies: bool) -> None:
+    place.engine.quick = True
+    place.finish(place.start(place.array(hold=False)))
+    assert [job for job, _ in place.engine.launched] == ["1_0", "1_1"]
+    place.tell()  # they run
+    place.start(place.change("cancel", by="ann"), turns=3)
+    if dies:
+        place.engine.adopted = {f"1_{task}": Running(f"1_{task}", 1, time.time(), "17") for task in range(2)}
+        place.die()
+    while place.yard.context.inbox.is_busy:
+        place.yard.turn(0)
+        place.engine.tell(*(Ended(job, 1, time.time(), 137) for job in place.engine.stopped))
+        place.engine.stopped.clear()
+    place.tell()
+    assert place.states() == {"cancelled": COUNT}
+    assert len(place.engine.launched) == 2
 
 
 def test_what_others_did_meanwhile_is_not_undone_after_a_restart(full_queue: Busy) -> None:
@@ -210,7 +230,7 @@ def test_nobody_whom_it_can_be_done_to_is_a_refusal(full_queue: Busy) -> None:
 
 
 def test_chosen_jobs_are_named_in_few_words() -> None:
-    found = Chosen.of(["7", "12_3", "5", "12_4", "12_9"])
+    found = Chosen.of(["7", "12_3", "5", "12_4", "12_9"], {})
     assert found.words == ["7", "12_[3-4,9]", "5"]
     assert found.ids == ["7", "12_3", "12_4", "12_9", "5"]
 
@@ -359,7 +379,7 @@ def test_what_asks_for_an_array_reads_no_other_jobs(full_queue: Busy) -> None:
 
 @pytest.mark.parametrize("compacted", [False, True])
 def test_tasks_that_are_over_count_for_what_follows_an_array(full_queue: Busy, compacted: bool) -> None:
-    full_queue.finish(full_queue.start(lambda: full_queue.yard.bulk.change("cancel", Chosen.of(["1_3", "1_4"]))))
+    full_queue.finish(full_queue.start(lambda: full_queue.yard.bulk.change("cancel", Chosen.of(["1_3", "1_4"], {}))))
     if compacted:
         full_queue.store.keep(full_queue.yard.state)
         full_queue.die()

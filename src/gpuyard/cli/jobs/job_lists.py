@@ -22,6 +22,7 @@ _REQUESTED = 200  # jobs, for a terminal
 
 _OPEN, _ENDED = ("queued", "held", "running"), ("succeeded", "failed", "cancelled", "timeout", "oom", "interrupted")
 _MOST_COMMAND = 40  # columns of a command in a table on a terminal
+_SLURMS = {"pending": "waiting", "pd": "waiting", "r": "running", "completed": "succeeded", "cd": "succeeded"}
 
 State = Annotated[
     str | None, option("--state", "S", f"Only these: waiting (queued or held) {' '.join((*_OPEN, *_ENDED))}.")
@@ -116,7 +117,8 @@ def print_jobs(jobs: Columns, now: float, shown: int, commands: Mapping[str, str
 def check_state(states: str | None, known: tuple[str, ...] = ("waiting", *_OPEN, *_ENDED)) -> None:
     for state in states.split(",") if states is not None else ():
         if state not in known:
-            raise UserError(f"there is no state '{state}'{suggest(state, known)} (the states are {', '.join(known)})")
+            near = suggest(_SLURMS.get(state.lower(), state), known)
+            raise UserError(f"there is no state '{state}'{near} (the states are {', '.join(known)})")
 
 
 @option_groups

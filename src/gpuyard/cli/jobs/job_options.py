@@ -191,6 +191,10 @@ def duration(option: str, text: str | None, *, none: bool = True, field: JobFiel
     return seconds
 
 
+class InThePast(UserError):
+    """That time is over."""
+
+
 def _instant(field: JobField, text: str) -> float:
     import time
 
@@ -199,5 +203,5 @@ def _instant(field: JobField, text: str) -> float:
     if field.future and at <= now:
         from gpuyard.spec.times import format_when
 
-        raise UserError(f"{field.flag} {text} is in the past: {format_when(at, now)}")
+        raise InThePast(f"{field.flag} {text} is in the past: {format_when(at, now)}")
     return at

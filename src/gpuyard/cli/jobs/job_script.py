@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import typer
 
 from gpuyard.cli.common_options import option_groups
-from gpuyard.cli.jobs.job_options import Options
+from gpuyard.cli.jobs.job_options import InThePast, Options
 from gpuyard.cli.parser import QuickCommand
 from gpuyard.cli.terminal import output
 from gpuyard.errors import UserError, suggest
@@ -151,7 +152,7 @@ def word_for(flag: str, line: Sequence[str]) -> str:
     at = next((at for at, word in enumerate(line) if word.startswith(flag)), None)
     if at is None or not _named(line[at])[0]:
         return ""
-    option = next(options_of(Line("", line[at : at + 2])))
+    option = next(options_of(Line("", line[at : at + (1 if line[at + 1 : at + 2] == ["--"] else 2)])))
     head = f"gpuyard has no {option.text}"
     if option.name in _MEANT:
         try:
@@ -406,13 +407,16 @@ def read_options(words: Sequence[str], where: str) -> Options:
     """Options from words that are not on the command line."""
     try:
         context = _reader().make_context("gpuyard submit", list(words))
+        asked = Options(**{name: context.params[name] for name in Options.names()})
+        with suppress(InThePast):  # another option may go before it
+            asked.body()
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     except Exception as error:  # by what it can do: some versions of typer bring their own click
         if not hasattr(error, "format_message"):
             raise
         raise UserError(f"{where}: {str(error.format_message()).rstrip('.')}") from None
-    return Options(**{name: context.params[name] for name in Options.names()})
+    return asked
 
 
 @cache

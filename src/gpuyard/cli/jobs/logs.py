@@ -99,6 +99,8 @@ def outcome(job: Job) -> str:
     why = job["reason"]
     if not why and job["state"] == "failed" and job["exit_code"] is not None:
         why = f"exit code {job['exit_code']}"
+    if why and why.startswith(job["state"]):
+        return f"job {job['id']}: {why}"
     return f"job {job['id']}: {job['state']}" + (f" ({why.rstrip('.')})" if why else "")
 
 

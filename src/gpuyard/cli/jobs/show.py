@@ -37,14 +37,16 @@ def show(daemon: DaemonOptions, job: JobId, json: Json = False) -> None:
         output.print_json({**found, "events": events, "notifications": notices})
         return
     parts = [*_identity(found), *_request(found), *_course(found), *_notifications(notices)]
-    rows = [(f"{label}:", value) for label, value in parts if value]
-    width = max(len(label) for label, _ in rows)
-    print("\n".join(f"{label:<{width}}  {visible(value)}" for label, value in rows))
+    lines = [(f"{label}:", value) for label, value in parts if value]
+    width = max(len(label) for label, _ in lines)
+    print("\n".join(f"{label:<{width}}  {visible(value)}" for label, value in lines))
     if events:
         if len(events) > _LISTED:
             output.say(f"{len(events) - _LISTED:,} earlier events are left out (--json has them)")
         print()
-        print_table(("WHEN", "EVENT"), [(_when(event["at"]), said(event)) for event in events[-_LISTED:]])
+        whose = ["JOB"] if "tasks" in found else []
+        rows = [(_when(event["at"]), *(event["job"] for _ in whose), said(event)) for event in events[-_LISTED:]]
+        print_table(("WHEN", *whose, "EVENT"), rows)
 
 
 def _events(client: Client, id: str) -> Iterator[dict[str, Any]]:
@@ -125,6 +127,8 @@ def _field_text(line: ShowLine, field: JobField, job: Mapping[str, Any]) -> str:
         return _when(value)
     if kind is NUMBER:
         return f"{value:.12g}"
+    if field.name == "signal" and job["notice"]:
+        return f"{value}, {format_duration(job['notice'])} before it must end"
     if field.name == "notify":
         return ", ".join(value) + (f" on {', '.join(job['notify_on'])}" if job["notify_on"] else "")
     if value == DEFAULTS.get(field.name) or (field.name == "estimate" and value == job["time_limit"]):

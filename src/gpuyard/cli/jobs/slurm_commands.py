@@ -124,13 +124,13 @@ def scancel(words: Sequence[str]) -> None:
     signal = given.get("signal", "TERM").upper().removeprefix("SIG")
     if signal not in ("TERM", "15", "KILL", "9"):
         raise UserError(f"jobs are not sent {signal} from outside; submit them with --signal {signal}@60s")
-    client = _client()
-    if not ids:
-        if not given.keys() & {"me", "user", "name", "state"}:
-            raise UserError("which jobs? write their ids, --me, or --name NAME")
-        ids = [job["id"] for job in _chosen(client, given, "scancel")]
+    client, grace = _client(), 0.0 if signal in ("KILL", "9") else None
+    if not ids and not given.keys() & {"me", "user", "name", "state"}:
+        raise UserError("which jobs? write their ids, --me, or --name NAME")
+    if not ids and (chosen := _chosen(client, given, "scancel")):  # one request, which may end this very job
+        client.change_jobs("cancel", jobs=[job["id"] for job in chosen], user=chosen[0]["user"], grace=grace)
     for id in map(_id, ids):
-        client.cancel(id, 0.0 if signal in ("KILL", "9") else None)
+        client.cancel(id, grace)
 
 
 def _chosen(client: Client, given: Mapping[str, str], program: str) -> list[Job]:

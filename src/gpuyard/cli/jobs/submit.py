@@ -76,9 +76,8 @@ def _why(word: str, place: str) -> str:
         return f"{word} is not on the PATH; write {here} for the file that is here"
     if word.endswith(".py"):
         return f"{word} is not executable; write: gpuyard submit -- python {word} (or chmod +x {word}, and {here})"
-    if word.endswith(".sh"):
-        return f"{word} does not begin with #!; begin it with #!/bin/bash, or write: gpuyard submit -- bash {word}"
-    return f"{word} is not executable; write what runs it, as in: gpuyard submit -- bash {word} (or chmod +x {word})"
+    mend = f"begin it with #!/bin/bash, and chmod +x {word}"
+    return f"{word} is not executable; write what runs it, as in: gpuyard submit -- bash {word} (or {mend})"
 
 
 def _near(place: str) -> str:

@@ -32,7 +32,10 @@ def lines(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int | None
     if width is None or all(columns(line) <= width for line in found):
         return found
     *first, last = aligned
-    before = ["  ".join(row) for row in zip(*_narrowed(first, width), strict=True)]
+    first = _narrowed(first, width)
+    while len(first) > 1 and sum(columns(column[0]) + 2 for column in first) - 2 > width:  # it goes below, too
+        last = [f"{cell.rstrip()}  {text}" for cell, text in zip(first.pop(), last, strict=True)]
+    before = ["  ".join(row) for row in zip(*first, strict=True)]
     return [line for cells in zip(before, last, strict=True) for line in _wrapped(*cells, width)]
 
 

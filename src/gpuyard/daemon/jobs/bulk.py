@@ -15,6 +15,7 @@ from gpuyard.daemon.commands import Commands, Edit, NotNow
 from gpuyard.daemon.context import Context, Steps, in_slices
 from gpuyard.daemon.jobs.intake import MANY, SUBMIT, check_waits
 from gpuyard.daemon.store.log import NoSuchJob
+from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.spec.notation import folded, some_of, task_id
 
@@ -31,13 +32,17 @@ class Chosen(NamedTuple):
     words: Sequence[str]
 
     @classmethod
-    def of(cls, ids: Iterable[str]) -> Chosen:
-        """Jobs by their ids; tasks of an array together. Not for the loop's thread: there may be many."""
-        found: dict[str, list[int]] = {}
+    def of(cls, ids: Iterable[str], open: Mapping[str, JobView]) -> Chosen:
+        """Jobs by their ids; tasks of an array together. Not for the loop's thread: there may be many.
+
+        Those that run come last: else their end would start others, which are to be cancelled with them."""
+        found: dict[tuple[bool, str], list[int]] = {}
         for id in ids:
             array, _, task = id.partition("_")
-            found.setdefault(array, []).extend([int(task)] if task else [])
-        words = [folded(id, tasks) if tasks else id for id, tasks in found.items()]
+            runs = (view := open.get(id)) is not None and view.state == "running"
+            found.setdefault((runs, array), []).extend([int(task)] if task else [])
+        order = sorted(found.items(), key=lambda one: one[0][0])
+        words = [folded(id, tasks) if tasks else id for (_, id), tasks in order]
         return cls(list(_ids(words)), words)
 
 

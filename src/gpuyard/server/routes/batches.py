@@ -280,7 +280,7 @@ class BatchRoutes:
         ids = await asyncio.to_thread(self._open_ids, batch)
         if not ids:
             raise NotNow(f"batch {batch} is over")
-        chosen = await asyncio.to_thread(lambda: Chosen.of(ids))
+        chosen = await asyncio.to_thread(lambda: Chosen.of(ids, context.daemon.store.open))
         await context.ask(lambda: context.daemon.bulk.change(CANCEL, chosen, grace=grace, by=caller.name))
         return reply(await asyncio.to_thread(self._standing, batch, 2e10))
 

@@ -393,7 +393,8 @@ class BulkRoutes:
                 raise UserError("only the owner of a job can say where to be told of it")
             how = {"changes": (await self._notifications.resolved(request, given.changes)).plain}
         # The last ones first, so that no job starts because another that it follows is cancelled.
-        chosen = await asyncio.to_thread(lambda: Chosen.of(view.id for view in sorted(views, key=_latest)))
+        open = self._context.daemon.store.open
+        chosen = await asyncio.to_thread(lambda: Chosen.of((view.id for view in sorted(views, key=_latest)), open))
         answer["jobs"] = list(chosen.words)
 
         return lambda: self._context.daemon.bulk.change(given.action, chosen, answer, **how)
@@ -404,7 +405,7 @@ class BulkRoutes:
         for view in views:
             groups.setdefault(view.array or view.id, []).append(view)
         copies = [await self._jobs.copied(request, group, Copy()) for group in groups.values()]
-        answer["jobs"] = list((await asyncio.to_thread(lambda: Chosen.of(view.id for view in views))).words)
+        answer["jobs"] = list((await asyncio.to_thread(lambda: Chosen.of((view.id for view in views), {}))).words)
         commands, slices = self._context.commands, self._context.daemon.context
 
         def again() -> Steps[dict[str, Any]]:

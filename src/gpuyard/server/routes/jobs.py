@@ -176,7 +176,8 @@ class JobRoutes:
 
     async def _change(self, kind: str, job: str, **how: Any) -> Response:
         """Change a job, or the open tasks of an array; those that cannot be changed now are left out."""
-        chosen = await asyncio.to_thread(lambda: Chosen.of(self._lookup.open_ids(job)))
+        open = self._context.daemon.store.open
+        chosen = await asyncio.to_thread(lambda: Chosen.of(self._lookup.open_ids(job), open))
         await self._context.ask(lambda: self._context.daemon.bulk.change(kind, chosen, **how))
         return await self._lookup.one(job)
 

@@ -103,9 +103,13 @@ def _running(rows: Sequence[Row], now: float) -> list[Column]:
     return [
         Column("GPU", [Cell(indices(row.gpus)) for row in rows], 3, 5, most=12),
         Column("RAN", [Cell(_ran(row, now)) for row in rows], 7, 6, right=True),
-        Column("LEFT", [Cell("-" if row.end is None else span(now, row.end)) for row in rows], 7, 4, right=True),
+        Column("LEFT", [Cell(_left(row, now)) for row in rows], 7, 4, right=True),
         Column("PROGRESS", list(map(_progress, rows)), 14, 7, bar=20, grows=True),
     ]
+
+
+def _left(row: Row, now: float) -> str:
+    return "-" if row.end is None else f"{'<' * (row.by == 'limit')}{span(now, row.end)}"
 
 
 def _ran(row: Row, now: float) -> str:

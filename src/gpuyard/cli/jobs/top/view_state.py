@@ -129,6 +129,7 @@ class Row(NamedTuple):
     progress: Progress | None
     end: float | None = None  # when it should
     ran_before: float = 0.0
+    by: str | None = None  # what tells when: its progress, an estimate, or only its limit
 
 
 class Part(NamedTuple):
@@ -236,7 +237,7 @@ class Model:
 def rows_of(columns: Columns) -> tuple[Row, ...]:
     names = ("id", "name", "user", "state", "reason", "gpus", "gpu_count", "gpu_memory", "waiting_since", "started")
     given: list[Any] = [columns[name] for name in (*names, "ended", "priority", "progress", "expected_end")]  # type: ignore[literal-required]
-    given.append(columns.get("ran_before") or [0.0] * len(columns["id"]))
+    given += [columns.get("ran_before") or [0.0] * len(columns["id"]), columns["expected_by"]]
     return tuple(
         Row(*row)._replace(name=row[1] or "-", reason=row[4] or "", gpus=tuple(row[5]))
         for row in zip(*given, strict=True)
