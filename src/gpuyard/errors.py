@@ -63,5 +63,5 @@ def suggest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'sjf'?`, or nothing when no known word is near."""
     import difflib  # here, because its import takes as long as reading a command line
 
-    near = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word[:80].lower(), list(known), n=1, cutoff=0.5)
     return f"; did you mean '{near[0]}'?" if near else ""

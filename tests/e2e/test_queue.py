@@ -75,6 +75,7 @@ def test_what_follows_the_commands_first_word_is_the_commands(yard: Yard) -> Non
         (["ps", "--state", "PENDING"], "did you mean 'waiting'?"),
         (["policy", "set", "sfj"], "did you mean 'sjf'?"),
         (["cancel"], "which jobs? give their ids, or --name"),
+        (["cancel", "--user", "ann"], "which jobs of ann? give --name, --state, --tag, or --all"),
         (["pss"], "Did you mean 'ps'"),
         (["squeue", "-u", "me"], "gpuyard ps does that"),
         (

@@ -256,6 +256,7 @@ sbatch -H --time=2 -J "$inner" <<'END'
 #!/bin/sh
 true
 END
+scontrol show job $((SLURM_JOB_ID + 2)) | head -n 1
 squeue --me -h -t PENDING -o '%.5j|%t'; squeue --me -h -t PD -n "$inner" -o %j
 scancel $first; scancel --name "$inner"
 squeue --me -t PD | wc -l
@@ -274,7 +275,8 @@ def test_slurms_programs_have_stand_ins_within_a_job(yard: Yard, here: Path) -> 
     user, last = job["user"], int(id) + 2
     out = (here / f"slurm-{id}.out").read_text() if job["output"] else yard("logs", id).out
     assert out.splitlines() == [
-        "2 1", f"{id} RUNNING {user}", f"Submitted batch job {last}", " wrap|PD", "inner|PD", "inner [2J", "1",
+        "2 1", f"{id} RUNNING {user}", f"Submitted batch job {last}", f"JobId={last} JobName=inner [2J",
+        " wrap|PD", "inner|PD", "inner [2J", "1",
         "scancel: error: jobs are not sent USR1 from outside; submit them with --signal USR1@60s",
     ]  # fmt: skip
     assert (job["attempt"], job["time_limit"], yard.client.job(str(last))["time_limit"]) == (2, 5400, 120)

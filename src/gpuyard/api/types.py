@@ -116,6 +116,8 @@ class Usage(TypedDict):
 
 OVER = frozenset(("succeeded", "failed", "cancelled", "timeout", "oom", "interrupted"))
 """The states in which a job has ended."""
+SILENT = frozenset(("Renewed", "Chosen", "Unpromised"))
+"""Kinds of events that people are not shown."""
 
 
 class Progress(TypedDict):

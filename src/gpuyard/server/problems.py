@@ -91,12 +91,16 @@ _WANTED = {
     "timezone_": "a time with its zone, as in 2026-11-20T08:00:00+01:00",
 }  # fmt: skip
 """What a value must be, by the beginning of the validator's type of error."""
+_LONGEST = 40  # characters of what was given, in a message
 _DECLARED = {field.name: field for field in FIELDS if field.description}
 
 
 def _given(part: Mapping[str, Any]) -> str:
-    text = json.dumps(part.get("input"), default=str)
-    return f", not {text}" if len(text) <= 40 else ""
+    given = part.get("input")
+    if isinstance(given, str | list | dict) and len(given) > _LONGEST:  # which would take long to write
+        return ""
+    text = json.dumps(given, default=str)
+    return f", not {text}" if len(text) <= _LONGEST else ""
 
 
 def _job_field(taken: Any, steps: Sequence[Any]) -> JobField | None:

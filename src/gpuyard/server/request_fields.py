@@ -118,7 +118,9 @@ def declared(name: str, **more: Any) -> Any:
     several = field.kind in _SEVERAL
     longest = field.most_items if several else field.longest
     limits = {"ge": field.least, "gt": field.above, "le": field.most, "max_length": longest}
-    given = {limit: value for limit, value in limits.items() if value is not None}
+    given: dict[str, Any] = {limit: value for limit, value in limits.items() if value is not None}
+    if several and field.kind is not kinds.VARIABLES:
+        given["fail_fast"] = True  # one message, and not one for each of thousands of entries
     return Field(**{"description": field.description or None, **given, **more})
 
 

@@ -23,7 +23,7 @@ from gpuyard.server import tasks
 from gpuyard.server.auth.permissions import Permission
 from gpuyard.server.context import Context
 from gpuyard.server.paths import API
-from gpuyard.server.requests import check_parameters
+from gpuyard.server.requests import JsonRequest, check_parameters
 
 Headers = Mapping[str, Mapping[str, Any]]
 Links = Mapping[str, Mapping[str, str]]
@@ -144,7 +144,7 @@ class LateRoute(BaseRoute):
     @cached_property
     def complete(self) -> APIRoute:
         declared = self._declared
-        kind = StrictRoute if declared.strict else DirectRoute if declared.direct else APIRoute
+        kind = StrictRoute if declared.strict else DirectRoute if declared.direct else BodyRoute
         return kind(
             self.path,
             self._endpoint,
@@ -192,6 +192,16 @@ class StrictRoute(APIRoute):
             return await handle(request)
 
         return checked
+
+
+class BodyRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def read(request: Request) -> Response:
+            return await handle(JsonRequest(request.scope, request.receive))
+
+        return read
 
 
 class DirectRoute(APIRoute):

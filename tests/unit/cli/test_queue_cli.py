@@ -6,19 +6,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 from tests.standin import StandIn
 
-from gpuyard.api.types import Columns, Job, LogPart
+from gpuyard.api.types import SILENT, Columns, Job, LogPart
 from gpuyard.cli.app import Commands
 from gpuyard.cli.jobs import job_lists
 from gpuyard.cli.jobs.logs import exit_code, follow
+from gpuyard.cli.jobs.show import said
 from gpuyard.cli.parser import LazyCommand
 from gpuyard.cli.terminal.text_table import cut, lines
 from gpuyard.client.client import Client
 from gpuyard.client.transport import NoDaemon
+from gpuyard.core.events import JobEvent
+from gpuyard.page.views.job_facts import event_text
 
 
 def test_tables_fit_the_terminal_and_align_wide_letters() -> None:
@@ -26,6 +29,13 @@ def test_tables_fit_the_terminal_and_align_wide_letters() -> None:
     assert found == ["A     B", "学习  x y", f"ab    {'long ' * 6}long", "      long long"]
     assert cut("学习学习", 4) == "学…"
     assert lines(("A",), [("red\x1b[31m",)], None) == ["A", "red [31m"]
+
+
+def test_no_event_of_a_job_is_shown_by_its_name_in_the_log() -> None:
+    event = {"attempt": 1, "gpus": [0], "memory": 2**30}
+    shown = [kind.__name__ for kind in get_args(JobEvent) if kind.__name__ not in SILENT]
+    assert [kind for kind in shown if kind in said({**event, "kind": kind})] == []
+    assert [kind for kind in shown if event_text({**event, "kind": kind}) == kind] == ["Submitted", "Released"]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,8 @@ class Selection:
     def change(self, client: Client, given: Sequence[str], action: Action, **how: Any) -> BulkChange:
         """Change all that match by one request, so that all of them change, or none."""
         check_state(self.state)
+        if not (given or self.all_ or self.name or self.state or self.tag):
+            raise UserError(f"which jobs of {self.user}? give --name, --state, --tag, or --all")
         return client.change_jobs(
             action, name=self.name or "", tag=self.tag or "", state=self.state or "", all=self.all_,
             user=self.user or "", jobs=list(given) or None, **how,

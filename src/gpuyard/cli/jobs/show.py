@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpuyard.api.types import SILENT
 from gpuyard.cli.common_options import DaemonOptions, JobId, Json, option_groups
 from gpuyard.cli.terminal import output
 from gpuyard.cli.terminal.text_table import far_of, indices, instant, now, print_table, ran, share, visible
@@ -32,6 +33,12 @@ def show(daemon: DaemonOptions, job: JobId, json: Json = False) -> None:
     client = daemon.client()
     found = client.job(job)
     events = list(_events(client, found["id"]))
+    whose = ["JOB"] if "tasks" in found else []
+    told = [
+        (_when(event["at"]), *(event["job"] for _ in whose), said(event))
+        for event in events
+        if event["kind"] not in SILENT
+    ]
     notices = _notices(client, found["id"])
     if json:
         output.print_json({**found, "events": events, "notifications": notices})
@@ -40,13 +47,11 @@ def show(daemon: DaemonOptions, job: JobId, json: Json = False) -> None:
     lines = [(f"{label}:", value) for label, value in parts if value]
     width = max(len(label) for label, _ in lines)
     print("\n".join(f"{label:<{width}}  {visible(value)}" for label, value in lines))
-    if events:
-        if len(events) > _LISTED:
-            output.say(f"{len(events) - _LISTED:,} earlier events are left out (--json has them)")
+    if told:
+        if len(told) > _LISTED:
+            output.say(f"{len(told) - _LISTED:,} earlier events are left out (--json has them)")
         print()
-        whose = ["JOB"] if "tasks" in found else []
-        rows = [(_when(event["at"]), *(event["job"] for _ in whose), said(event)) for event in events[-_LISTED:]]
-        print_table(("WHEN", *whose, "EVENT"), rows)
+        print_table(("WHEN", *whose, "EVENT"), told[-_LISTED:])
 
 
 def _events(client: Client, id: str) -> Iterator[dict[str, Any]]:
@@ -213,7 +218,8 @@ def _let_in(admission: Mapping[str, Any] | None) -> str:
 
 _SAID = {
     "Submitted": "submitted", "Edited": "changed", "Held": "held", "Released": "released", "Cancelled": "cancelled",
-    "Preempted": "stopped so that others can run", "Requeued": "waits again",
+    "Preempted": "stopped so that others can run", "Requeued": "waits again", "Spared": "need not end after all",
+    "Promised": "next, as soon as its GPUs are left", "Rejected": "refused: it can never run here",
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpuyard.cli.jobs.job_script import Line, options_of, split_line, together, translate
 from gpuyard.cli.jobs.submit import Request
 from gpuyard.cli.terminal import output
+from gpuyard.cli.terminal.text_table import instant, now, visible
 from gpuyard.client.client import Client
 from gpuyard.errors import GpuyardError, UserError
 
@@ -163,8 +164,6 @@ def squeue(words: Sequence[str]) -> None:
 
 
 def _cells(job: Job) -> dict[str, str]:
-    from gpuyard.cli.terminal.text_table import instant, now
-
     short, long = _NAMES[job["state"]]
     begun, limit = job["started_at"], job["time_limit"]
     ran = (now() - instant(begun)).total_seconds() if begun and job["state"] == "running" else 0.0
@@ -191,8 +190,6 @@ def _clock(seconds: float | None) -> str:
 
 
 def _line(layout: str, cells: Mapping[str, str]) -> str:
-    from gpuyard.cli.terminal.text_table import visible
-
     def fill(match: re.Match[str]) -> str:
         right, width, letter = match.groups()
         if letter not in cells:
@@ -208,8 +205,9 @@ def scontrol(words: Sequence[str]) -> None:
         "requeue": _client().requeue, "hold": _client().hold, "release": _client().release,
     }  # fmt: skip
     if words[:2] in (["show", "job"], ["show", "jobid"]) and len(words) == 3:
-        job = _client().job(_id(words[2]))
-        print("\n   ".join(_SHOWN.format_map(_cells(job)).splitlines()))
+        cells = _cells(_client().job(_id(words[2])))
+        shown = {letter: visible(cell) for letter, cell in cells.items()}  # a job's name may hold anything
+        print(_SHOWN.replace("\n", "\n   ").format_map(shown))
         return
     if len(words) < 2 or words[0] not in actions:
         known = "requeue, hold, release, show job ID and show hostnames"

@@ -15,7 +15,6 @@ from gpuyard.spec.kinds import TEXT
 from gpuyard.units import format_size
 
 Event = Facts
-SILENT = frozenset(("Renewed", "Chosen", "Unpromised"))  # kinds of events that are not shown
 _EVENT_TEXTS = {
     "Submitted": "Submitted",
     "Edited": "Changed what it asks for",
@@ -29,6 +28,7 @@ _EVENT_TEXTS = {
     "Granted": "Was lent {gpus}",
     "Reclaimed": "Told to leave {gpus}",
     "Returned": "Left {gpus}",
+    "Spared": "Need not end after all",
 }
 _CAUSES = {
     "cancelled": "since it was cancelled", "timeout": "since its time was over", "preempted": "so that others can run",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from nicegui import ui
 from nicegui.element import Element
 
+from gpuyard.api.types import SILENT
 from gpuyard.page.api import Facts
 from gpuyard.page.parts import (
     Since,
@@ -205,7 +206,7 @@ def attempts(found: Sequence[job_facts.Attempt], visit: Visit) -> None:
 
 def timeline(events: Sequence[Facts], visit: Visit) -> None:
     heading("What happened")
-    told = [event for event in events if event["kind"] not in job_facts.SILENT]
+    told = [event for event in events if event["kind"] not in SILENT]
     if len(told) > MAX_EVENTS:
         ui.label(f"{len(told) - MAX_EVENTS:,} earlier events are left out; gpuyard show has more.").classes("gy-soft")
     with ui.element("ol").classes("gy-job-timeline"):

@@ -26,11 +26,11 @@ from gpuyard.daemon.store.log import NoSuchJob
 from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server.context import Context
-from gpuyard.server.requests import Command, JobIntake, with_login_defaults
+from gpuyard.server.requests import Command, JobIntake, checked, read_json, with_login_defaults
 from gpuyard.server.responses import iso, job_json, reply, state_text
 from gpuyard.server.routes.jobs import CANCELLATIONS
 from gpuyard.server.routes.notifications import Notifications
-from gpuyard.server.routes.submissions import Batch, Cancellation
+from gpuyard.server.routes.submissions import MOST_ROWS, Batch, Cancellation, Submission
 from gpuyard.server.routing import AT, LATER, NO_JOB, NOT_CHANGED, Route, created, links_to, ok, owner
 from gpuyard.server.stream.streams import Wait
 
@@ -166,19 +166,25 @@ class BatchRoutes:
     @Route(
         "POST /jobs/batch", "submitBatch", "Submit several jobs", "Jobs",
         created((replies.Ids, batch_types.Taken), {"ids": ["17", "18"]}, links_to(("getJob", "cancelJob"), "ids/0")),
-        (422, 503), BATCHES, once=True,
+        (422, 503), BATCHES, model=Batch,
+        once=True,
     )  # fmt: skip
-    async def submit(self, request: Request, given: Batch) -> Response:
+    async def submit(self, request: Request) -> Response:
         """Take several jobs in, all or none of them; or, as a batch, those that can run. They are on disk then."""
+        body = await request.body()
         context, intake = self._context, self._intake
         caller = context.permissions.caller(request)
 
         async def take() -> Command:
-            wanted, refused = list[JobRequest](), list[tuple[int, str]]()
-            resolved = [await self._notifications.resolved(request, one) for one in given.complete()]
-            for number, one in enumerate(resolved):
+            wanted, refused, resolved = list[JobRequest](), list[tuple[int, str]](), list[Submission]()
+            given = await read_batch(read_json(body))
+            for number, one in enumerate(given.complete()):
                 if number % _ROWS_AT_ONCE == 0:
                     await asyncio.sleep(0)  # others come between
+                resolved.append(await self._notifications.resolved(request, one))
+            for number, one in enumerate(resolved):
+                if number % _ROWS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 try:
                     whole = with_login_defaults(one, caller, context.settings)
                     wanted.append(intake.owned(request, whole.wanted(context.settings)))
@@ -314,6 +320,18 @@ class BatchRoutes:
         progress, used = self._context.progress.of(view, now), daemon.measures.live(view)
         expected = expected_end(view, progress, now)
         return job_json(view, None, progress, expected, daemon.machine.node, used, loans(daemon.state, view.id))
+
+
+async def read_batch(given: Any) -> Batch:
+    """A batch, validated some rows at a time."""
+    rows = given.get("jobs") if isinstance(given, dict) else None
+    if not isinstance(rows, list) or len(rows) > MOST_ROWS:
+        return checked(Batch, given)
+    found = checked(Batch, {**given, "jobs": rows[:_ROWS_AT_ONCE]})
+    for row in range(_ROWS_AT_ONCE, len(rows), _ROWS_AT_ONCE):
+        await asyncio.sleep(0)
+        found.jobs += checked(Batch, {"jobs": rows[row : row + _ROWS_AT_ONCE]}, row).jobs
+    return found
 
 
 def _known(log: BatchLog, batch: str) -> BatchHead:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from gpuyard.api import replies, types
 from gpuyard.api.types import OVER
@@ -24,7 +23,7 @@ from gpuyard.daemon.store.views import JobView
 from gpuyard.errors import UserError
 from gpuyard.server import tasks
 from gpuyard.server.context import Context
-from gpuyard.server.requests import Body, Command, JobIntake, read_json, with_login_defaults
+from gpuyard.server.requests import Body, Command, JobIntake, checked, read_json, with_login_defaults
 from gpuyard.server.responses import ReasonTexts, explain_json, job_json, reply, stored_fields
 from gpuyard.server.routes.notifications import Notifications
 from gpuyard.server.routes.submissions import Cancellation, Changes, Copy, Submission
@@ -135,7 +134,7 @@ class JobRoutes:
         context, intake = self._context, self._intake
 
         async def take() -> Command:
-            resolved = await self._notifications.resolved(request, _submission(body))
+            resolved = await self._notifications.resolved(request, checked(Submission, read_json(body)))
             given = with_login_defaults(resolved, context.permissions.caller(request), context.settings)
             wanted = await intake.complete(request, given)
             return lambda: context.commands.submitting([wanted], lambda ids: {"id": ids[0], **intake.warnings()})
@@ -318,11 +317,3 @@ class JobRoutes:
 def _array(views: list[JobView]) -> str:
     at_most: Any = views[0].work.get("at_most")
     return ranges(view.work["task"] for view in views) + (f"%{at_most}" if at_most else "")
-
-
-def _submission(body: bytes) -> Submission:
-    """A submission, validated without FastAPI's general path: thousands may come at once."""
-    try:
-        return Submission.model_validate(read_json(body))
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -44,6 +44,8 @@ from gpuyard.spec.notation import default_name, is_default_name, parse_array
 from gpuyard.spec.work import DEFAULTS, Work
 from gpuyard.units import check_signal
 
+LONGEST_POLICY, _LONGEST_NAME = 10_000, 200  # characters
+MOST_ROWS = 30_000  # of a batch
 RETRY_DELAY = 30.0  # default number of seconds before the first retry
 
 
@@ -239,7 +241,7 @@ class Batch(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    jobs: Annotated[list[Submission], Field(min_length=1)]
+    jobs: Annotated[list[Submission], Field(min_length=1, max_length=MOST_ROWS, fail_fast=True)]
     environment: Annotated[WholeEnvironment | None, Field(description="Of those jobs that have none of their own.")] = (
         None
     )
@@ -248,8 +250,8 @@ class Batch(BaseModel):
         StrictBool, Field(description="Whether those that can never run here are left out, and the others taken.")
     ] = False
 
-    def complete(self) -> list[Submission]:
-        return [self._complete(number, one) for number, one in enumerate(self.jobs, 1)]
+    def complete(self) -> Iterator[Submission]:
+        return (self._complete(number, one) for number, one in enumerate(self.jobs, 1))
 
     def _complete(self, number: int, one: Submission) -> Submission:
         more: dict[str, Any] = {}
@@ -278,9 +280,11 @@ class PolicyChoice(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    policy: Annotated[Word, Field(description="`NAME[:SETTING=VALUE,...][@DISCIPLINE[@PLACEMENT]]`.")]
-    discipline: Annotated[Word | None, Field(description="As before, if not said.")] = None
-    placement: Annotated[Word | None, Field(description="As before, if not said.")] = None
+    policy: Annotated[
+        Word, Field(description="`NAME[:SETTING=VALUE,...][@DISCIPLINE[@PLACEMENT]]`.", max_length=LONGEST_POLICY)
+    ]
+    discipline: Annotated[Word | None, Field(description="As before, if not said.", max_length=_LONGEST_NAME)] = None
+    placement: Annotated[Word | None, Field(description="As before, if not said.", max_length=_LONGEST_NAME)] = None
     force: Annotated[
         bool, Field(description="Also a trained policy that has not passed its gate; who did so is remembered.")
     ] = False
