@@ -32,6 +32,7 @@ from gpuyard.server.routing import AT, LATER, LOCATION, NO_JOB, NOT_CHANGED, Rou
 from gpuyard.server.stream.streams import Wait
 from gpuyard.spec.notation import ranges
 
+_MOST_KEYS, _MOST_VALUES = 1000, 100_000
 _ARRAY_LOOK = 0.05  # seconds between looks at an array that a client waits for
 
 JOB: dict[str, Any] = {
@@ -321,7 +322,12 @@ def _array(views: list[JobView]) -> str:
 
 def _submission(body: bytes) -> Submission:
     """A submission, validated without FastAPI's general path: thousands may come at once."""
+    if body.count(b",") > _MOST_VALUES:  # all others would wait while they are read
+        raise UserError(f"a job with more than {_MOST_VALUES:,} values is too long; put what is long into a file")
+    plain = read_json(body)
+    if isinstance(plain, dict) and len(plain) > _MOST_KEYS:  # to name all that are unknown would take seconds
+        raise UserError(f"a job has fewer than {_MOST_KEYS:,} fields; variables belong into `environment`")
     try:
-        return Submission.model_validate(read_json(body))
+        return Submission.model_validate(plain)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error

@@ -39,7 +39,7 @@ from gpuyard.server.request_fields import (
     declared,
     request_type,
 )
-from gpuyard.spec.fields import FIELDS
+from gpuyard.spec.fields import FIELDS, LONGEST_PATH
 from gpuyard.spec.notation import default_name, is_default_name, parse_array
 from gpuyard.spec.work import DEFAULTS, Work
 from gpuyard.units import check_signal
@@ -278,9 +278,11 @@ class PolicyChoice(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    policy: Annotated[Word, Field(description="`NAME[:SETTING=VALUE,...][@DISCIPLINE[@PLACEMENT]]`.")]
-    discipline: Annotated[Word | None, Field(description="As before, if not said.")] = None
-    placement: Annotated[Word | None, Field(description="As before, if not said.")] = None
+    policy: Annotated[
+        Word, Field(max_length=LONGEST_PATH, description="`NAME[:SETTING=VALUE,...][@DISCIPLINE[@PLACEMENT]]`.")
+    ]
+    discipline: Annotated[Word | None, Field(max_length=LONGEST_PATH, description="As before, if not said.")] = None
+    placement: Annotated[Word | None, Field(max_length=LONGEST_PATH, description="As before, if not said.")] = None
     force: Annotated[
         bool, Field(description="Also a trained policy that has not passed its gate; who did so is remembered.")
     ] = False
