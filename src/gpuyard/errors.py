@@ -10,6 +10,9 @@ _PASSING = frozenset(
 )
 
 
+_LONGEST_WORD, _MOST_WORDS = 80, 1000  # of what is compared: it takes as long as both together
+
+
 def is_passing(error: BaseException) -> bool:
     """Whether an error is the system's, for now: no file descriptors, memory or room on the disk are left, say."""
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _PASSING)
@@ -63,5 +66,5 @@ def suggest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'sjf'?`, or nothing when no known word is near."""
     import difflib  # here, because its import takes as long as reading a command line
 
-    near = difflib.get_close_matches(word[:80].lower(), list(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word[:_LONGEST_WORD].lower(), list(known)[:_MOST_WORDS], n=1, cutoff=0.5)
     return f"; did you mean '{near[0]}'?" if near else ""

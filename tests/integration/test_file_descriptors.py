@@ -119,6 +119,14 @@ def test_next_to_nothing_is_refused_with_a_sentence(kind: int, what: str, tmp_pa
     assert "Traceback" not in done.err
 
 
+def test_a_daemon_with_little_address_space_has_room_for_its_threads(tmp_path: Path) -> None:
+    with opened(tmp_path) as yard:
+        yard.started_by = ("prlimit", f"--as={400 * 2**20}")
+        yard.serve()
+        assert _printed(yard, "echo well") == "well\n"
+        assert "Traceback" not in (yard.data_dir / "daemon.log").read_text()
+
+
 def test_what_passes_ends_no_command_with_the_code_for_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     from gpuyard import cli
 

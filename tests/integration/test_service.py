@@ -85,6 +85,7 @@ def test_the_unit_is_written_and_started(machine: Machine, started: StandIn) -> 
         f"{sys.executable} -P -m gpuyard serve --data-dir {machine.data_dir} --policy sjf"
     )
     assert (unit.spares_jobs, unit.value("Restart"), unit.value("Delegate")) == (True, "on-failure", "yes")
+    assert unit.value("LimitNOFILE") == "1024:524288", "of which the daemon takes all, and a job what it had before"
     assert oct(machine.unit.stat().st_mode & 0o777) == "0o644"
     assert os.listdir(machine.unit.parent) == [machine.unit.name]
     again = machine.service("install", "--user", "--data-dir", "data", "--policy", "sjf")

@@ -43,6 +43,7 @@ from gpuyard.spec.work import Work
 _Answer = TypeVar("_Answer")
 SLICE = 0.005  # seconds of a turn that a long request may take at most; to write what it did takes three times as long
 _LONG_TURN = 0.025  # seconds: after a longer turn the next slice is shorter
+_LEAST_SLICE = 0.2  # of a slice: turns may all be long, by the starts of many jobs
 log = logging.getLogger("gpuyard")
 _STUCK = 300.0  # seconds
 _JUMP = 1.0  # seconds that the time of day may differ from the time that passed: it is always corrected a little
@@ -378,7 +379,8 @@ class Context:
         """A turn begins; long requests get less of it if the last one took long, by whatever."""
         now = time.monotonic()
         took, self._slice_began = now - self._slice_began, now
-        self._slice = SLICE if not self.inbox.is_busy else min(SLICE, self._slice * (0.5 if took > _LONG_TURN else 1.2))
+        wanted = self._slice * (0.5 if took > _LONG_TURN else 1.2)
+        self._slice = min(SLICE, max(_LEAST_SLICE * SLICE, wanted)) if self.inbox.is_busy else SLICE
         self._slice_end = now + self._slice
 
     @property

@@ -13,6 +13,7 @@ from gpuyard.errors import UserError, suggest
 
 MOST_TASKS = 100_000
 MOST_NUMBER = 2**31 - 1
+_MOST_NAMED = 200_000  # tasks that a request may name like `12_[3-5]`: a short text could mean endless work
 _RANGE = re.compile(r"(\d{1,20})(?:-(\d{1,20})(?::(\d{1,20}))?)?")
 _ID = re.compile(r"([1-9][0-9]{0,17})(?:_[0-9]{1,18})?")  # as we make them; folders may have any name
 _TASK = re.compile(r"(\d+)_(\d+)")
@@ -78,6 +79,17 @@ def some_of(text: str) -> tuple[str, tuple[int, ...]] | None:
     return (match[1], _numbers(match[2], text)) if match else None
 
 
+def check_named(words: Iterable[str]) -> None:
+    """Refuse words like `12_[3-5]` that name too many tasks, all counted together."""
+    named = 0
+    for word in words:
+        named += len(some[1]) if (some := some_of(word)) else 0
+        if named > _MOST_NAMED:
+            raise UserError(
+                f"more than {_MOST_NAMED:,} tasks are named, up to '{_short(word)}'; name whole arrays, as in 12"
+            )
+
+
 def array_of(id: str) -> str:
     """The array of a task's id; empty if it is no such id."""
     match = _TASK.fullmatch(id)
@@ -128,6 +140,7 @@ def parse_dependency(text: str) -> list[Dependency]:
             found += [Dependency(_HOW[kind], one) for one in who]
         else:
             raise UserError(_complaint(part, kind))
+    check_named(one.who for one in found)
     return found
 
 

@@ -14,6 +14,7 @@ from tests.localengine import folder_of
 
 from gpuyard.engines.base import Ended, EngineError, Running
 from gpuyard.engines.local import processes
+from gpuyard.engines.local.attempt import verdict
 from gpuyard.engines.local.cgroups import find_cgroups
 from gpuyard.engines.local.local_engine import LocalEngine
 
@@ -75,6 +76,11 @@ def test_an_end_that_cannot_be_written_down(watch: Watch) -> None:
     watch.shell("1", f"rm {exit_file} && mkdir {exit_file}; exit 7")
     ended = watch.until(Ended, "1")
     assert (ended.code, ended.message) == (7, "its exit code could not be written to the disk")
+
+
+def test_a_wrapper_that_may_start_no_process_blames_more_than_the_disk(tmp_path: Path) -> None:
+    (tmp_path / "exit").touch()
+    assert "could start no process (ulimit -u)" in verdict("1", 1, tmp_path, 2).message
 
 
 CROWD = r"""

@@ -13,7 +13,7 @@ from gpuyard.config import settings
 from gpuyard.core.events import Edited, Event, Placed, Recalled, Requeued, Started, Submitted
 from gpuyard.core.model import Phase, Request
 from gpuyard.core.state import State
-from gpuyard.daemon.context import Context
+from gpuyard.daemon.context import SLICE, Context
 from gpuyard.daemon.devices.machine import Machine
 from gpuyard.daemon.devices.measurements import Seen
 from gpuyard.daemon.devices.over_limit import OverLimit
@@ -138,3 +138,16 @@ def test_an_unwritten_description_counts_until_it_is_dropped(context: Context) -
     assert list(context.work_json(job)["command"]) == ["false"]
     context.drop_unwritten()
     assert (context.work_of(job).command, context.description(job)[1].priority) == (("true",), 0.0)
+
+
+def test_a_long_request_comes_on_however_long_turns_are(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("gpuyard.daemon.context.time.monotonic", lambda: now)
+    context.inbox.resume(iter(()))  # type: ignore[arg-type]
+    for _ in range(100):
+        now += 1.0
+        context.begin_slice()
+    now += SLICE / 6
+    assert not context.slice_is_over
+    now += SLICE
+    assert context.slice_is_over

@@ -132,6 +132,7 @@ class LocalAttempt:
         return replace(ended, message=message)
 
 
+_CANNOT_FORK = 2  # how /bin/sh ends
 _PROBLEMS = {125: "cannot enter its directory", 126: "cannot be executed", 127: "command not found"}
 
 
@@ -147,6 +148,8 @@ def verdict(job: str, attempt: int, folder: Path, status: int | None) -> Ended:
     elif status < 0:
         message = f"its wrapper was killed by {_signal_name(-status)}"
         status = 128 - status
+    elif status == _CANNOT_FORK and (folder / "exit").is_file():
+        message = "how it ended is not noted: its wrapper could start no process (ulimit -u), or the disk is full"
     else:
         message = "its exit code could not be written to the disk"
     return Ended(job, attempt, time.time(), status, message=message)

@@ -31,6 +31,7 @@ _WIDTH = 26  # of the names' column
 _SYS_RESOURCE = 24  # the capability to raise a hard limit
 _FEWEST_FILES, _MANY_FILES = 64, 2**20
 _LEAST_MEMORY = 384 * 2**20
+_ARENA_MAX = -8  # glibc's number for the most heaps of a process
 PROGRAMS = "/usr/sbin:/usr/bin:/sbin:/bin"
 """Where programs are looked for that run as root: never where a user's PATH says."""
 
@@ -65,6 +66,8 @@ def raise_limits() -> None:
     memory = resource.getrlimit(resource.RLIMIT_AS)[0]
     if memory != resource.RLIM_INFINITY and memory < _LEAST_MEMORY:
         raise UserError(f"{memory_limit()}, but {_LEAST_MEMORY >> 20} MiB at least")
+    if memory != resource.RLIM_INFINITY:  # each thread's heap would take 64 MiB of that, and leave no room for threads
+        getattr(_libc, "mallopt", lambda *_: 0)(_ARENA_MAX, 1)  # other libraries than glibc have none
     _own()  # kept as it is now: it is what jobs get
     if soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -36,7 +36,7 @@ from gpuyard.server.routes.jobs import JOB, JobRoutes
 from gpuyard.server.routes.notifications import Notifications
 from gpuyard.server.routes.submissions import Changes, Copy
 from gpuyard.server.routing import AT, LATER, PAGED, Route, links_to, ok
-from gpuyard.spec.notation import task_id
+from gpuyard.spec.notation import check_named, task_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +368,7 @@ class BulkRoutes:
         choice = JobFilter(over, plain, states, given.text.casefold(), given.tag, slice(0, None), fold=False)
         found = choice.found(list(self._context.daemon.store.open.values()), self._context.reader)
         if given.jobs is not None:
+            check_named(given.jobs)
             named = {id for word in given.jobs for id in tasks.named(word)}
             found = [view for view in found if view.id in named or view.array in named]
         if given.action == RETRY:
