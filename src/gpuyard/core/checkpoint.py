@@ -7,7 +7,7 @@ decided as before. Rows are stored; what can be computed from them is not.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, groupby, repeat
 from typing import Any
@@ -24,51 +24,73 @@ from gpuyard.errors import Bug
 
 _NUMBERS = ("now", "shadow", "starts", "virtual_time", "numbers")
 _COLUMNS = (*Table._FLOATS, "gpus", "user", "preemptible")
+_COLUMN = "column "  # before the name of each; earlier versions have all columns in one part
 _OPEN = frozenset(phase for phase in Phase if not phase.over)
 
 
 def dump(state: State) -> dict[str, Any]:
-    rows = [row for row, phase in enumerate(state.phase) if phase in _OPEN]
-    at, table = np.array(rows, dtype=np.int64), state.table
-    scopes = {row: key for key, row in state.table.scope_rows.items()}
+    return dict(parts(state))
+
+
+def parts(state: State) -> Iterator[tuple[str, Any]]:
+    """What is kept of a state, part by part: all of it is as it is when the first part is asked for."""
+    table, size, head = state.table, len(state.phase), state.head
+    ids, phases, attempts = list(state.ids), list(state.phase), list(state.attempt)
+    scopes = {row: key for key, row in table.scope_rows.items()}
+    names, kinds, at_most = list(state.arrays), list(state.kinds), dict(state.at_most)
+    columns = {name: getattr(table, name)[:size].copy() for name in (*_COLUMNS, "array", "kind", "scope")}
+    by_row: dict[str, list[tuple[int, Any]]] = {
+        "recalled": list(state.recalled.items()),
+        "charges": list(state.charges.items()),
+        "admitted": list(state.admitted.items()),
+        "parts": [(row, list(some)) for row, some in state.parts.items()],
+        "promises": [(row, list(gpus)) for row, gpus in state.promises.items()],
+        "after": [(row, list(left)) for row, left in state.after.items()],
+        "handed": [(row, dict(waits)) for row, waits in state.handed.items()],
+        "doomed": list(state.doomed.items()),
+        "spots": [(row, state.spot[row].tolist()) for row in state.running.array.tolist()],
+    }
+    patient = list(state.patient)
+    yield from _small(state).items()
+
+    rows = [row for row, phase in enumerate(phases) if phase in _OPEN]
     new_row = dict(zip(rows, range(len(rows)), strict=True))
-    names, kinds, arrays = list(state.arrays), list(state.kinds), set(table.array[at].tolist())
+    yield "head", new_row.get(head, -1)
+    yield "patient", [new_row[row] for row in patient]
+    for name, values in by_row.items():
+        yield name, [[new_row[row], value] for row, value in values]
+    at = np.array(rows, dtype=np.int64)
+    arrays = set(columns["array"][at].tolist())
+    yield "at_most", {names[n]: most for n, most in at_most.items() if n in arrays}
+    yield "array", _packed(columns["array"][at], names.__getitem__)
+    yield "kind", _packed(columns["kind"][at], kinds.__getitem__)
+    yield "scope", _packed(columns["scope"][at], lambda scope: list(scopes.get(scope, ((), ""))[:2]))
+    yield "ids", list(map(ids.__getitem__, rows))
+    yield "phase", _runs(map(phases.__getitem__, rows))
+    yield "attempt", _runs(map(attempts.__getitem__, rows))
+    for name in _COLUMNS:
+        yield f"{_COLUMN}{name}", _packed(columns[name][at])
+
+
+def _small(state: State) -> dict[str, Any]:
+    """What does not grow with the number of jobs."""
     return {
         "seed": state.seed,
         **{name: _plain(getattr(state, name)) for name in _NUMBERS},
-        "head": new_row.get(state.head, -1),
         "users": list(state.user_of),
         "used": [_plain(value) for value in state.used],
         "last_finish": [_plain(value) for value in state.last_finish],
         "withdrawn": [[gpu, cause] for gpu, cause in state.withdrawn.items()],
-        "recalled": [[new_row[row], cause] for row, cause in state.recalled.items()],
         "groups": list(state.group_of),
         "taken": list(state.taken),
         "buffer": state.buffer,
         "drained": sorted(state.drained),
-        "charges": [[new_row[row], memory] for row, memory in state.charges.items()],
-        "admitted": [[new_row[row], by] for row, by in state.admitted.items()],
         "hosted": [[node, *taken] for node, taken in state.hosted.items()],
-        "parts": [[new_row[row], list(parts)] for row, parts in state.parts.items()],
-        "patient": [new_row[row] for row in state.patient],
-        "promises": [[new_row[row], list(gpus)] for row, gpus in state.promises.items()],
         "lent": [[gpu, job, gpu in state.reclaimed] for gpu, job in state.lent.items()],
-        "after": [[new_row[row], list(left)] for row, left in state.after.items()],
-        "handed": [[new_row[row], dict(waits)] for row, waits in state.handed.items()],
-        "doomed": [[new_row[row], dependency] for row, dependency in state.doomed.items()],
-        "array": _packed(table.array[at], names.__getitem__),
-        "kind": _packed(table.kind[at], kinds.__getitem__),
         "harms": [[*pair, slowdown] for pair, slowdown in state.harms.items()],
-        "at_most": {names[n]: most for n, most in state.at_most.items() if n in arrays},
         "bookings": [asdict(booking) for booking in state.bookings.values()],
         "rules": None if state.rules is None else plain_rules(state.rules),
         "ledger": state.ledger.facts(),
-        "ids": list(map(state.ids.__getitem__, rows)),
-        "phase": _runs(map(state.phase.__getitem__, rows)),
-        "attempt": _runs(map(state.attempt.__getitem__, rows)),
-        "spots": [[new_row[row], state.spot[row].tolist()] for row in state.running.array.tolist()],
-        "scope": _packed(table.scope[at], lambda scope: list(scopes.get(scope, ((), ""))[:2])),
-        "columns": {name: _packed(getattr(table, name)[at]) for name in _COLUMNS},
     }
 
 
@@ -181,7 +203,8 @@ def _load_jobs(state: State, data: dict[str, Any]) -> None:
     state.spot = [EMPTY] * len(state.ids)
     for row, spot in spots:
         state.spot[row] = np.array(spot, dtype=np.int64)
-    columns = {name: _numbers(values) for name, values in data["columns"].items()}
+    given = data.get("columns") or {k.removeprefix(_COLUMN): data[k] for k in data if k.startswith(_COLUMN)}
+    columns = {name: _numbers(values) for name, values in given.items()}
     table.load(columns)
     table.started[: table.size] = columns["started"]
     state.charges = {row: float(memory) for row, memory in data.get("charges", ())}

@@ -42,7 +42,7 @@ from gpuyard.spec.work import Work
 
 _Answer = TypeVar("_Answer")
 SLICE = 0.005  # seconds of a turn that a long request may take at most; to write what it did takes three times as long
-_LONG_TURN = 0.025  # seconds: after a longer turn the next slice is shorter
+_LONG_TURN = 0.015  # seconds: after a longer turn the next slice is shorter
 _LEAST_SLICE = 0.2  # of a slice: turns may all be long, by the starts of many jobs
 log = logging.getLogger("gpuyard")
 _STUCK = 300.0  # seconds

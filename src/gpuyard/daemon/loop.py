@@ -177,9 +177,11 @@ class Daemon:
             self.offers.look(now)
         if self._may_wait(answers) or not self._commit(answers):
             return
-        if len(self._launches) > _FEW:
+        idle = not self._written and not self.context.inbox
+        if len(self._launches) > _FEW or self.context.checkpoints.under_way:
             self._answer(answers)
             answers = []
+        self._checkpoint(idle)
         self._carry_out()  # a few starts come before the answers: they are what people wait for
         self._answer(answers)
 
@@ -231,10 +233,13 @@ class Daemon:
         if not self.failing:
             self._reports, self._take_over = [], None
         self._written += records
-        idle, busy = not records and not self.context.inbox, self.context.inbox.is_busy
+        return True
+
+    def _checkpoint(self, idle: bool) -> None:
+        """Before anything else happens: the state must match the log."""
+        busy = self.context.inbox.is_busy
         if not self.failing and self.context.checkpoints.make(self.state, idle=idle, busy=busy):
             self.planning.renumbered()
-        return True
 
     def _answer(self, answers: list[tuple[Future[Any], Any]]) -> None:
         point("yard:before-answers")

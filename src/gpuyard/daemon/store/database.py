@@ -28,7 +28,7 @@ WAY_OUT = "gpuyard restore FILE puts a backup in its place, gpuyard recover save
 BESIDE = ("-wal", "-shm")  # the endings of what SQLite keeps beside a database
 _HERE = Path(__file__).parent
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-NONSENSE = (ValueError, LookupError, TypeError, AttributeError)
+NONSENSE = (ValueError, LookupError, TypeError, AttributeError, zlib.error)
 """What becomes of values that we did not write, besides errors of SQLite's."""
 _NOT_UTF8 = "Could not decode to UTF-8"
 FARTHEST = 1e10  # seconds since 1970: no time of an event is as late

@@ -13,6 +13,7 @@ import logging
 import math
 import sqlite3
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -192,18 +193,20 @@ class Store(Queries):
 
     def keeping(self, state: State) -> Iterator[None]:
         """The same in steps, between which more may happen: a long queue takes a while."""
-        last, data = self.last, {"cluster": _cluster(state.cluster), **checkpoint.dump(state)}
-        yield
-        parts = []
-        for name, value in data.items():
-            parts.append(f'"{name}": {json.dumps(value)}')
-            yield
+        last, packer, packed = self.last, zlib.compressobj(1), list[bytes]()  # large ones take long to write
+        for place, (name, value) in enumerate(chain((("cluster", _cluster(state.cluster)),), checkpoint.parts(state))):
+            text = f'{"," if place else "{"}"{name}":{json.dumps(value)}'.encode()
+            for at in range(0, len(text), _PIECE):
+                packed.append(packer.compress(text[at : at + _PIECE]))
+                if place:  # from then on the parts are what they were
+                    yield
+        packed += packer.compress(b"}"), packer.flush()
         if last <= self.checkpointed:  # a later one was kept meanwhile, and events before that may be gone
             return
         with self._transaction() as connection:
             connection.execute("DELETE FROM checkpoint")
             point("store:checkpoint")
-            connection.execute("INSERT INTO checkpoint VALUES (?, ?)", (last, f"{{{', '.join(parts)}}}"))
+            connection.execute("INSERT INTO checkpoint VALUES (?, ?)", (last, b"".join(packed)))
         self.checkpointed = last
 
     def rebuild(self) -> int:
@@ -302,7 +305,7 @@ class Store(Queries):
         state: State | None = None
         found = self._connection.execute("SELECT seq, data FROM checkpoint ORDER BY seq DESC LIMIT 1").fetchone()
         if found is not None:
-            data = json.loads(found[1])
+            data = json.loads(zlib.decompress(found[1]) if isinstance(found[1], bytes) else found[1])
             state = checkpoint.load(Cluster(**with_tuples(data.pop("cluster"))), data)
         for _, record in self.records(found[0] if found else 0):
             if state is None:
@@ -428,6 +431,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
 log = logging.getLogger("gpuyard")
 _LATER = 20  # times as many events while a long request is under way
 _SLICE = 0.005  # seconds of a turn that are spent on a checkpoint
+_PIECE = 2**19  # bytes that are compressed at a time
 _EVERY = 5_000, 20_000  # events: when there is nothing else to do, and at most
 _RETRY = 60.0
 

@@ -88,7 +88,7 @@ CREATE INDEX runs_by_likeness ON runs (likeness, at);
 -- The state of the yard after the event `seq`, so that a start need not read the whole log.
 CREATE TABLE checkpoint (
     seq  INTEGER PRIMARY KEY,
-    data TEXT NOT NULL
+    data TEXT NOT NULL  -- JSON, compressed by zlib but in older stores
 );
 
 -- Requests that change many jobs, written before they are carried out, part by part: a restart goes on with them.

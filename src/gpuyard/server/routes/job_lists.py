@@ -355,9 +355,7 @@ class BulkRoutes:
             raise UserError("say what is to change (changes), for the action edit alone")
         if given.grace is not None and given.action != CANCEL:
             raise UserError("grace is for the action cancel alone")
-        views = await asyncio.to_thread(self._matching, given, user)
-        states = await asyncio.to_thread(tasks.counts_of, views)
-        return await self._intake.once(request, lambda: self._prepared(request, given, views, states), status=200)
+        return await self._intake.once(request, lambda: self._prepared(request, given, user), status=200)
 
     def _matching(self, given: BulkRequest, user: str) -> list[JobView]:
         """The jobs that match; those that are not over, but for a retry."""
@@ -375,9 +373,10 @@ class BulkRoutes:
             return [view for view in found if view.state in OVER and view.state in states and view.kind == "job"]
         return [view for view in found if not states or view.state in states]
 
-    async def _prepared(
-        self, request: Request, given: BulkRequest, views: list[JobView], states: dict[str, int]
-    ) -> Command:
+    async def _prepared(self, request: Request, given: BulkRequest, user: str) -> Command:
+        """What is to be done. It keeps no views: to free those of thousands of jobs at once would hold others up."""
+        views = await asyncio.to_thread(self._matching, given, user)
+        states = await asyncio.to_thread(tasks.counts_of, views)
         answer: dict[str, Any] = {"action": given.action, "matched": len(views), "changed": 0}
         answer |= {"states": states, "jobs": [], "ids": []}
         if not views:
@@ -415,7 +414,7 @@ class BulkRoutes:
                 if wanted and slices.slice_is_over:
                     yield
                 wanted.append(copy())
-            made = commands.submitting(wanted, lambda ids: {**answer, "changed": len(views), "ids": ids})
+            made = commands.submitting(wanted, lambda ids: {**answer, "changed": answer["matched"], "ids": ids})
             return (yield from made)
 
         return again
