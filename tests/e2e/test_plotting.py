@@ -162,7 +162,7 @@ def test_a_report_of_several_jobs_compares_them(ran: Yard) -> None:
     assert ran("report", "1", "2", "--out", "r/both.html", "--title", "Both").out.split() == ["r/both.html"]
     page = (ran.cwd / "r/both.html").read_text()
     assert "<title>Both</title>" in page
-    assert '<tr><th scope="row">job 2 (exit)</th><td>failed</td>' in page
+    assert '<tr><th scope="row">job 2 (sleep)</th><td>failed</td>' in page
 
 
 def test_the_numbers_of_a_report_are_those_of_the_job(ran: Yard) -> None:

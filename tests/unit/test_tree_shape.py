@@ -13,7 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "src" / "gpuyard"
 
-MOST_LINES = 103_450
+MOST_LINES = 103_475
 MOST_FILES = 496
 MOST_LOOSE = 5
 MOST_IN_A_FOLDER = 20

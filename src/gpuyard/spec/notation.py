@@ -282,6 +282,8 @@ _PREPARE = frozenset((
     "esac", "function", "local", "shift", "shopt", "hash", "command", "which", "type", "date", "hostname", "nvidia-smi",
 ))  # fmt: skip
 """What stands before a shell's real work, or around it."""
+_SYNTAX = ("[", "[[", ":", ".", "test", "exit", "for", "case", "done", "fi", "esac", "function")
+"""What says nothing of a job even if there is nothing else."""
 _BEFORE = ("if", "elif", "while", "until", "do", "then", "else", "exec", "!", "{", "time")
 
 
@@ -349,7 +351,7 @@ def _programs(texts: Sequence[str]) -> Iterator[list[str]]:
                 found[-1].append(word)
     commands = [one for one in found if one]
     yield from (one for one in commands if one[0] not in _PREPARE)
-    yield from commands[:1]
+    yield from [one for one in commands if one[0] not in _SYNTAX][:1]
 
 
 def _shell_words(line: str) -> list[str]:

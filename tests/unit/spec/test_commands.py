@@ -30,6 +30,8 @@ from gpuyard.spec.notation import LONGEST_NAME, default_name, is_default_name
         ('sh -c "echo it\'s"', "echo"),
         ("sh -c ''", "sh"),
         ("sh -c 'sleep 1; exit 3'", "sleep"),
+        ("sh -c 'while [ ! -e go ]; do sleep 1; done'", "sleep"),
+        ("sh -c 'exit 3'", "sh"),
         ("sh -c 'while ! python a.py; do sleep 9; done'", "a.py"),
         ("sh -c 'if [ -f x ]; then ./go; fi'", "go"),
         ("sh -c 'nvidia-smi; while read -r x; do python b.py $x; done'", "b.py"),
