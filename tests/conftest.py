@@ -24,7 +24,7 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
 
 _OF_FOLDERS = {"browser": "browser", "kube": "kube", "chaos": "slow"}

@@ -19,6 +19,7 @@ from tests.users import PATH, Desk, User, made
 from tests.yard import Yard, opened, until
 
 from gpuyard import config
+from gpuyard.client import connection
 from gpuyard.client.client import Client
 from gpuyard.client.transport import Refused, Request, UnixTransport, send
 from gpuyard.engines.local.processes import MARK, read_proc
@@ -197,7 +198,14 @@ def test_scripts_and_output_are_the_users_own(a: Desk, b: Desk) -> None:
     path = a.user.home / f"{job}.out"
     assert path.read_text().splitlines() == [str(a.user.uid), "an argument", "step", f"{a.user.uid} 700"]
     assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (a.user.uid, 0o640)
-    elsewhere = a.yard.wait(b.submit("echo", "mine now", output=str(path)))
+    with pytest.raises(AssertionError, match=r"cannot be written: you may not make files in|is not yours to write"):
+        b.submit("echo", "mine now", output=str(path))
+
+    def unchecked(client: Client) -> str:  # in a process of its own
+        connection._check_folder = lambda *_: None
+        return str(client.submit(["echo", "mine now"], directory="/", output=str(path)))
+
+    elsewhere = a.yard.wait(b.ask(unchecked))
     assert (elsewhere["state"], elsewhere["exit_code"]) == ("failed", 73)
     assert b"cannot be written" in a.yard.client.log(elsewhere["id"]).data
     missing = a.yard.wait(a.submit("no-such-command", output="%j.out"))

@@ -178,7 +178,7 @@ def check_one_piece(result: Result, log: list[Event]) -> None:
         assert starts.count(result.trace.ids[job]) == (0 if job in result.rejected else 1)
 
 
-@settings(max_examples=400)
+@settings(max_examples=120)
 @given(case=cases())
 def test_every_schedule_is_sound(case: Case) -> None:
     log: list[Event] = []
@@ -192,7 +192,7 @@ def test_every_schedule_is_sound(case: Case) -> None:
     check_one_piece(result, log)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(case=cases(["srtf", "srsf", "las", "rr"]))
 def test_preemptive_schedules_are_sound(case: Case) -> None:
     log: list[Event] = []
@@ -267,7 +267,7 @@ def reservations(case: Case) -> tuple[Result, list[tuple[float, str, float]]]:
 
 
 @pytest.mark.parametrize("shares", [False, True], ids=["whole GPUs", "shares"])
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_easy_keeps_its_reservations(shares: bool, data: st.DataObject) -> None:
     """With estimates that are upper bounds, whoever becomes head starts no later than it is then told."""
@@ -285,7 +285,7 @@ def test_easy_reservations_are_not_trivial() -> None:
     assert result.start.tolist() == [0, 10, 2]
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(trace=traces(4, shares=False))
 def test_conservative_delays_nobody_compared_with_strict(trace: Trace) -> None:
     """FCFS, exact estimates, one node."""

@@ -60,8 +60,10 @@ def usable(model: nn.Module, example: Any) -> list[Site]:
     return [site for site in sites(model, example, ops=BOTH) if not site.why_not]
 
 
-@pytest.mark.parametrize("dtype", ALLOWED)
-@pytest.mark.parametrize("name", list(ZOO))
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, torch.float64) for name in ZOO), *((name, torch.float32) for name in list(ZOO)[::2])],
+)
 def test_growing_once_at_every_site(name: str, dtype: torch.dtype) -> None:
     model, example = network(name, dtype)
     before, names = seen(model, example), list(model.state_dict())
