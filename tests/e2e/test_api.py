@@ -351,7 +351,7 @@ def test_a_body_that_is_too_long(url: str, document: dict[str, Any]) -> None:
         ("POST", "/jobs", {**JOB, "dependency": "afterok:@" + "9" * 5000}, "there is no job @999"),
         ("POST", "/jobs", {**JOB, "dependency": "afterok" + ":5_[0-99999]" * 8000}, "more than 200,000 tasks are"),
         ("POST", "/jobs/bulk", {"action": "hold", "jobs": ["5_[0-99999]"] * 9999}, "more than 200,000 tasks are"),
-        ("POST", "/jobs", {**JOB, "tags": [1] * 200_000}, "a job has at most 100,000 values"),
+        ("POST", "/jobs", {**JOB, "variables": {f"v{n}": "" for n in range(50_001)}}, "variables has at most 50,000"),
         ("PUT", "/policy", {"policy": "f" * 10_001}, "policy: must have at most 10000 characters"),
         ("PUT", "/policy", {"policy": "f" * 4000}, "unknown policy 'fff"),
         ("GET", "/audit?before=99999999999999999999", None, "before: must be a number of at most"),

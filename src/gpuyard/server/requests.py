@@ -56,7 +56,7 @@ class NotJson(UserError):
 
 
 _MOST_FIELDS, _MOST_ENTRIES, _DEPTH = 500, 2**16 + 1, 3
-_FREE = ("environment", "variables")  # objects whose keys are the user's
+_FREE, _MOST_VARIABLES = ("environment", "variables"), 50_000  # objects whose keys are the user's
 
 
 def read_json(body: bytes) -> Any:
@@ -73,6 +73,8 @@ def _first_fields(value: Any, name: str = "", depth: int = _DEPTH) -> Any:
     if isinstance(value, list):
         value = value[:_MOST_ENTRIES]
         return [_first_fields(one, "", depth - 1) for one in value] if value and isinstance(value[0], dict) else value
+    if name in _FREE and isinstance(value, dict) and len(value) > _MOST_VARIABLES:
+        raise UserError(f"{name} has at most {_MOST_VARIABLES:,} variables; put what is long into a file")
     if not isinstance(value, dict) or name in _FREE or not depth:
         return value
     return {key: _first_fields(inner, key, depth - 1) for key, inner in islice(value.items(), _MOST_FIELDS)}

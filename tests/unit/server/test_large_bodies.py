@@ -10,7 +10,7 @@ import pytest
 from fastapi.exceptions import RequestValidationError
 from starlette.requests import Request
 
-from gpuyard.errors import suggest
+from gpuyard.errors import UserError, suggest
 from gpuyard.server import problems
 from gpuyard.server.requests import JsonRequest, checked, read_json
 from gpuyard.server.routes.batches import read_batch
@@ -31,7 +31,14 @@ def test_of_thousands_of_unknown_fields_the_first_are_told() -> None:
     assert len(parts(Submission, {**JOB, "row": UNKNOWN})) <= 501
     assert len(parts(Batch, {"jobs": [UNKNOWN] * 3})) <= 501
     many = {"environment": dict.fromkeys(UNKNOWN, "x")}
-    assert read_json(json.dumps(many).encode()) == many, "variables are as many as their user likes"
+    assert read_json(json.dumps(many).encode()) == many, "a user may have many variables"
+    with pytest.raises(UserError, match="environment has at most 50,000 variables"):
+        read_json(json.dumps({"environment": dict.fromkeys(map(str, range(50_001)), "x")}).encode())
+
+
+def test_a_script_may_hold_a_table() -> None:
+    given = {**JOB, "command": ["mine.sh"], "script": "#!/bin/sh\n" + "1," * 500_000}
+    assert checked(Submission, read_json(json.dumps(given).encode())).script == given["script"]
 
 
 def test_a_list_is_refused_at_its_first_wrong_entry() -> None:
